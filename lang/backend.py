@@ -1,0 +1,221 @@
+"""The contract between a program and what runs it.
+
+In: a `GenerateRequest` or `ScoreRequest`, holding a `Prompt` and what is asked for.
+Out: a `Handle`: a future of `Generation`s or `Score`s, which can be cancelled; text pieces to `on_text` meanwhile.
+
+A backend is used from many threads at once. `submit*` never blocks on a model; what is wrong with a request (a bad
+constraint, a prompt that cannot fit) is raised by `submit*` itself or set on that handle's future, and touches no
+other request. Callbacks (`on_text`, the future's) run on a thread of the backend: they return quickly, never raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from .sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from .constraint import Constraint
+    from .prompt import EncodedPrompt, Prompt
+
+__all__ = ["Backend", "GenerateRequest", "Generation", "Handle", "Meta", "OnText", "Score", "ScoreRequest"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Meta(Mapping[str, Any]):
+    """What is known about one generated value. Attributes; also readable as a mapping (`meta["prompt_tokens"]`).
+
+    Attributes:
+        finish_reason: `"stop"`, `"length"`, `"cancelled"` or `"error"`.
+        matched_stop: the stop string, the stop pattern's match or the stop token id that ended it, else None.
+        prompt_tokens: tokens before the value, cached ones included.
+        cached_tokens: those of them that were served from the prefix cache.
+        completion_tokens: generated tokens, without the end token.
+        forced_tokens: those of them that the grammar left no choice about.
+        token_ids: ids of the value, without the end token.
+        reencoded: which of the named exceptions to kept ids happened (`EncodedPrompt.reencoded`), if any.
+        logprobs: natural-log probability of each generated token, if asked for.
+        top_logprobs: per generated position a dict id → logprob, if asked for.
+        prompt_logprobs: of the prompt's tokens from `logprob_start_len` on, if asked for. The first token of a
+            prompt has none: its entry is None.
+        token_texts: text of each generated token, if `return_text_in_logprobs`.
+        queue_s: seconds from submission to the first step.
+        first_token_s: seconds from submission to the first token.
+        total_s: seconds from submission to the end.
+        probabilities: of a `select`: choice → probability, normalised over the choices.
+        choice_logprobs: of a `select`: choice → the score its rule gave.
+    """
+
+    finish_reason: str | None = None
+    matched_stop: str | int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    forced_tokens: int = 0
+    token_ids: tuple[int, ...] = ()
+    reencoded: tuple[str, ...] = ()
+    logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[dict[int, float], ...] | None = None
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    token_texts: tuple[str, ...] | None = None
+    queue_s: float = 0.0
+    first_token_s: float | None = None
+    total_s: float = 0.0
+    probabilities: dict[str, float] | None = None
+    choice_logprobs: dict[str, float] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in _META_FIELDS:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_META_FIELDS)
+
+    def __len__(self) -> int:
+        return len(_META_FIELDS)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+_META_FIELDS = tuple(f.name for f in fields(Meta))
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One sample of a request.
+
+    Attributes:
+        text: the generated text, without the end token and (unless kept) the stop.
+        token_ids: the ids that spell `text`, as sampled; empty where the backend has none.
+        value: the text converted by the constraint (`Constraint.parse`), else the text. None while the text is not
+            a whole value (`meta.finish_reason` is not `"stop"`).
+        meta: what is known about it.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    value: Any = None
+    meta: Meta = field(default_factory=Meta)
+
+
+@dataclass(frozen=True)
+class Score:
+    """The likelihood of one continuation.
+
+    Attributes:
+        text: the continuation.
+        token_ids: the ids that were scored: those after the longest prefix that every continuation of the request
+            shares with the prompt, so that the scores of one request compare the same event.
+        token_logprobs: natural-log probability of each of `token_ids`.
+        logprob: their sum, the end of turn included where it was asked for.
+        end_logprob: log of the summed probability of the end tokens after the continuation, where it was asked for.
+        unconditional_logprobs: of `token_ids` with nothing (BOS) before them, where it was asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    token_logprobs: tuple[float, ...]
+    logprob: float
+    end_logprob: float | None = None
+    unconditional_logprobs: tuple[float, ...] | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """Continue a prompt.
+
+    Attributes:
+        prompt: what stands before.
+        sampling: the merged parameters; the backend fills what they do not say from the model's defaults.
+        constraint: what the text must be, or None.
+        name: the variable, for messages and mocks.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    constraint: Constraint | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """How likely each continuation is after the prompt.
+
+    Attributes:
+        prompt: what stands before.
+        continuations: the texts, each tokenised in one run with the literal it follows.
+        score_end: per continuation, whether the end of the turn is part of it.
+        unconditional: whether each is scored without the prompt, too.
+        sampling: priority and timeout are taken from here.
+        name: the variable, for messages and mocks.
+    """
+
+    prompt: Prompt
+    continuations: tuple[str, ...]
+    score_end: tuple[bool, ...] = ()
+    unconditional: bool = False
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    name: str | None = None
+
+
+class Handle(Generic[T]):
+    """A request in flight.
+
+    Attributes:
+        future: resolves to the result, or to what went wrong. It is never cancelled by `future.cancel()`.
+    """
+
+    def __init__(self, future: Future[T] | None = None, cancel: Callable[[], None] | None = None) -> None:
+        self.future: Future[T] = future if future is not None else Future()
+        self._cancel = cancel
+
+    def result(self, timeout: float | None = None) -> T:
+        """Waits and returns the result or raises what went wrong."""
+        return self.future.result(timeout)
+
+    def cancel(self) -> None:
+        """Asks the backend to stop; the future then fails with `CancelledError` unless it was done already."""
+        if self._cancel is not None:
+            self._cancel()
+
+
+OnText = Callable[[int, str], None]
+"""Called with (sample index, piece) as text appears. The pieces of a sample concatenate to its text."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What runs a program."""
+
+    def submit(self, request: GenerateRequest, on_text: OnText | None = None) -> Handle[list[Generation]]:
+        """Starts a generation; the result lists `n` samples."""
+        ...
+
+    def submit_score(self, request: ScoreRequest) -> Handle[list[Score]]:
+        """Starts a scoring; the result has one `Score` per continuation, in order."""
+        ...
+
+    def submit_prefill(self, prompt: Prompt) -> Handle[int]:
+        """Computes a prompt ahead so that it is cached; the result is its number of tokens (0: no such cache)."""
+        ...
+
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """The token ids that a request with this prompt would start from."""
+        ...
+
+    def flush_cache(self) -> None:
+        """Drops every cached prefix that no live request holds."""
+        ...
+
+    def close(self) -> None:
+        """Ends the backend; requests in flight fail with `BackendClosedError`. A second call does nothing."""
+        ...

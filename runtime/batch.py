@@ -1,0 +1,220 @@
+"""One model step as data: every tensor that a step needs, as plain numpy arrays made on the CPU.
+
+In: what the scheduler chose to run. Out: a `StepBatch` for the model runner.
+
+A step is ragged: sequence b contributes `q_lens[b] >= 1` new tokens, whatever they are (a prefill chunk, one decode
+token, a forced run, drafted tokens). Their keys and values are written to `slots` before attention reads, layer by
+layer, so a token may attend to another token of the same step: siblings join a step with their leader's prefix.
+
+Names carry where a length lives: `q_lens` are tokens of this step, `kv_lens` tokens visible after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "TRASH_SLOT",
+    "PendingStep",
+    "PenaltyRow",
+    "PenaltyState",
+    "RowUpdate",
+    "Runner",
+    "SampleBatch",
+    "StepBatch",
+    "StepResult",
+]
+
+Int = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float = NDArray[np.float32]
+
+TRASH_SLOT = 0
+"""The slot that no token owns. Tokens whose keys and values the tree already holds (a query for logits only) write
+theirs here; nothing reads it."""
+
+
+@dataclass(frozen=True)
+class RowUpdate:
+    """New entries of the page table: positions `start ..` of row `row` now live in `slots`.
+
+    Attributes:
+        row: row of the page table, owned by one live sequence.
+        start: first position that changes.
+        slots: int32, one KV slot per position from `start` on.
+    """
+
+    row: int
+    start: int
+    slots: Int
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The ragged batch of one step. B sequences, T = sum(q_lens) tokens, R rows whose logits are wanted.
+
+    Attributes:
+        token_ids: int64 [T], the new tokens, sequence after sequence.
+        positions: int64 [T], position of each in its sequence.
+        slots: int64 [T], where its key and value go (`TRASH_SLOT` where the tree already holds them).
+        rows: int32 [B], page-table row of each sequence.
+        q_lens: int32 [B], tokens of this step.
+        kv_lens: int32 [B], tokens visible to the last query of this step: its position + 1. Query i of sequence b
+            sees positions 0 .. kv_lens[b] - q_lens[b] + i.
+        logit_rows: int64 [R], indices into T whose logits are wanted, in increasing order.
+        updates: page-table entries to write before the step.
+    """
+
+    token_ids: Int64
+    positions: Int64
+    slots: Int64
+    rows: Int
+    q_lens: Int
+    kv_lens: Int
+    logit_rows: Int64
+    updates: tuple[RowUpdate, ...] = field(default=())
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return int(self.token_ids.shape[0])
+
+    @property
+    def num_seqs(self) -> int:
+        """B."""
+        return int(self.rows.shape[0])
+
+
+class PenaltyState(Protocol):
+    """Token counts of one sequence, kept where the sampler needs them. Made by the runner, held by the sequence."""
+
+    def add(self, token_id: int) -> None:
+        """Counts one more generated token (changes state)."""
+        ...
+
+
+@dataclass(frozen=True)
+class PenaltyRow:
+    """A sampled row whose earlier tokens change its logits.
+
+    Attributes:
+        row: index into the sampled rows, 0 .. S-1.
+        state: its counts.
+    """
+
+    row: int
+    state: PenaltyState
+    frequency: float
+    presence: float
+    repetition: float
+
+
+@dataclass(frozen=True)
+class SampleBatch:
+    """What to do with the logits of a step: S rows to sample from, Q to look a token up in, E to sum end tokens in.
+
+    Order on a row: penalties, logit bias, mask, then (temperature 0) the lowest id among the largest logits, or
+    temperature, top-k, top-p, min-p and a draw that depends only on (seed, sample_index, draw_index). Log
+    probabilities are those of the unmodified logits at temperature 1.
+
+    Attributes:
+        rows: int64 [S], indices into `StepBatch.logit_rows`.
+        temperature, top_p, min_p: float32 [S].
+        top_k: int32 [S], 0 for all.
+        seed, sample_index, draw_index: int64 [S]; draw_index counts the sequence's generated tokens.
+        masks: int32 [M, mask_words], or None where no row is constrained. Filled while the forward pass runs.
+        mask_rows: int64 [M], the sampled rows (0 .. S-1) they belong to.
+        penalties: rows with penalties.
+        logit_bias: sampled row → {id: bias}.
+        want_logprobs: bool [S].
+        top_logprobs: int32 [S], alternatives wanted, 0 for none.
+        query_rows, query_ids: int64 [Q], look up the log probability of query_ids[i] in logit row query_rows[i].
+        query_top: int32 [Q], alternatives wanted beside it.
+        end_rows: int64 [E] and end_ids (E sets of ids): the log of the summed probability of the set in that row.
+    """
+
+    rows: Int64
+    temperature: Float
+    top_p: Float
+    min_p: Float
+    top_k: Int
+    seed: Int64
+    sample_index: Int64
+    draw_index: Int64
+    masks: Int | None
+    mask_rows: Int64
+    penalties: Sequence[PenaltyRow]
+    logit_bias: Mapping[int, Mapping[int, float]]
+    want_logprobs: NDArray[np.bool_]
+    top_logprobs: Int
+    query_rows: Int64
+    query_ids: Int64
+    query_top: Int
+    end_rows: Int64
+    end_ids: Sequence[frozenset[int]]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step gave, on the CPU.
+
+    Attributes:
+        token_ids: [S] sampled ids.
+        logprobs: [S] their log probabilities; NaN where not wanted.
+        top_logprobs: sampled row → {id: logprob}, most likely first, where wanted.
+        query_logprobs: [Q].
+        query_top: query → {id: logprob}, where wanted.
+        end_logprobs: [E].
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    top_logprobs: Mapping[int, dict[int, float]]
+    query_logprobs: list[float]
+    query_top: Mapping[int, dict[int, float]]
+    end_logprobs: list[float]
+
+
+class PendingStep(Protocol):
+    """A step whose results may still be on their way from the device."""
+
+    def read(self) -> StepResult:
+        """Waits for the device and returns the results. The one synchronising call of a step."""
+        ...
+
+
+class Runner(Protocol):
+    """The model as the engine sees it (`model_runner.py`; tests use a fake). Used by the engine's thread only.
+
+    Attributes:
+        vocab_size: width of a logit row; ids at or above the tokenizer's size are never sampled.
+        num_slots: slots of the KV pool, `TRASH_SLOT` included.
+        num_rows: rows of the page table.
+        context_length: most tokens of a sequence, prompt and output.
+    """
+
+    vocab_size: int
+    num_slots: int
+    num_rows: int
+    context_length: int
+
+    def forward(self, batch: StepBatch) -> Any:
+        """Launches the step and returns what `sample` needs. On a GPU it returns before the device is done."""
+        ...
+
+    def sample(self, output: Any, batch: SampleBatch) -> PendingStep:
+        """Launches sampling and look-ups on the logits of `forward`."""
+        ...
+
+    def penalty_state(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> PenaltyState:
+        """Counts for a sequence with penalties."""
+        ...
+
+    def close(self) -> None:
+        """Frees the device's memory."""
+        ...

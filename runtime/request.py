@@ -1,0 +1,170 @@
+"""The life of one sequence in the engine: a prompt as ids, how to continue it, and what became of it.
+
+In: `Sequence(prompt_ids, ...)` from `local.py`. Out: calls of its listener, on the engine's thread.
+
+    WAITING ──admitted──► RUNNING ──finished, cancelled, failed──► FINISHED
+       ▲                     │
+       └──────preempted──────┘          its computed tokens stay in the tree
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .grammar.matcher import Matcher
+
+__all__ = ["FinishReason", "Listener", "ResolvedSampling", "Sequence", "SequenceResult", "SequenceState", "TextSink"]
+
+
+class SequenceState(enum.Enum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FinishReason(str, enum.Enum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class ResolvedSampling:
+    """Sampling parameters with every default filled in (`SamplingParams` has their meaning).
+
+    Attributes:
+        end_ids: the model's end tokens, empty where `ignore_eos`.
+        stop_token_ids: further ids that end the text.
+        seed: always set; fresh randomness is drawn when the request is made.
+        sample_index: which of the `n` samples this sequence is; draws depend on (seed, sample_index, position).
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0
+    sample_index: int = 0
+    end_ids: frozenset[int] = frozenset()
+    stop_token_ids: frozenset[int] = frozenset()
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether earlier tokens change the logits."""
+        return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
+
+
+class TextSink(Protocol):
+    """Turns ids into text and finds stops in it (`detokenizer.py`). Used on the engine's thread only."""
+
+    def push(self, token_id: int) -> bool:
+        """Takes the next id; True where a stop string or pattern now ends the text."""
+        ...
+
+    def finish(self) -> None:
+        """No more ids come: what was held back is settled."""
+        ...
+
+
+@dataclass
+class SequenceResult:
+    """What became of a sequence.
+
+    Attributes:
+        output_ids: every sampled or forced id, the end token excluded.
+        end_id: the end or stop token that was sampled, if one ended it.
+        matched_stop: that id when it is one of `stop_token_ids`; stop strings are the sink's to know.
+        logprobs: of output_ids (of the unmodified distribution, before temperature, penalties and masks), if asked.
+        top_logprobs: per output position the most likely ids, if asked.
+        prompt_logprobs: of prompt_ids[logprob_start:], None for position 0, if asked.
+        end_logprob: log of the summed probability of `score_end_ids` after the last token, if asked.
+    """
+
+    finish_reason: FinishReason
+    output_ids: list[int] = field(default_factory=list)
+    end_id: int | None = None
+    matched_stop: int | None = None
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[dict[int, float]] = field(default_factory=list)
+    prompt_logprobs: list[float | None] | None = None
+    end_logprob: float | None = None
+    cached_tokens: int = 0
+    forced_tokens: int = 0
+    queue_s: float = 0.0
+    first_token_s: float | None = None
+    total_s: float = 0.0
+
+
+class Listener(Protocol):
+    """Who is told about a sequence; called on the engine's thread, returns quickly."""
+
+    def on_finish(self, seq: Sequence, result: SequenceResult) -> None:
+        """It ended; no further calls."""
+        ...
+
+    def on_error(self, seq: Sequence, error: BaseException) -> None:
+        """It failed; no further calls."""
+        ...
+
+
+_ids = itertools.count()
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One sequence. Who fills a field: the caller before `submit`, the scheduler and the engine after.
+
+    Attributes:
+        prompt_ids: the prompt, at least one id.
+        sampling: resolved parameters.
+        listener: is told of the end.
+        sink: text and stop strings, or None when only ids matter.
+        matcher: the grammar's state, or None. Owned by the sequence from submission on.
+        logprob_start: prompt position from which logprobs are wanted, or None.
+        score_end_ids: end tokens whose summed logprob after the prompt is wanted, or None.
+        priority: a higher number is served earlier.
+        deadline: `time.monotonic()` seconds after which it is cancelled, or None.
+        namespace: sequences share cached prefixes only within one namespace.
+    """
+
+    prompt_ids: list[int]
+    sampling: ResolvedSampling
+    listener: Listener
+    sink: TextSink | None = None
+    matcher: Matcher | None = None
+    logprob_start: int | None = None
+    score_end_ids: frozenset[int] | None = None
+    priority: int = 0
+    deadline: float | None = None
+    namespace: str = ""
+    on_token: Callable[[int], None] | None = None
+
+    # filled by the engine
+    id: int = field(default_factory=lambda: next(_ids), init=False)
+    state: SequenceState = field(default=SequenceState.WAITING, init=False)
+    output_ids: list[int] = field(default_factory=list, init=False)
+    submitted_at: float = field(default_factory=time.monotonic, init=False)
+    first_step_at: float | None = field(default=None, init=False)
+    first_token_at: float | None = field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.output_ids)
