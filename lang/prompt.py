@@ -7,9 +7,7 @@ Out: a `Prompt`, a tuple of parts. A backend turns it into token ids (`chat.py`)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
-
-from typing_extensions import TypeAlias
+from typing import TypeAlias
 
 __all__ = ["EncodedPrompt", "Generated", "Part", "Prompt", "Text", "TurnBegin", "TurnEnd"]
 
@@ -55,7 +53,7 @@ class TurnEnd:
     """The open role turn ends."""
 
 
-Part: TypeAlias = Union[Text, Generated, TurnBegin, TurnEnd]
+Part: TypeAlias = Text | Generated | TurnBegin | TurnEnd
 Prompt: TypeAlias = tuple[Part, ...]
 
 

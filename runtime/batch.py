@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 __all__ = [
     "TRASH_SLOT",
-    "PendingStep",
     "PenaltyRow",
     "PenaltyState",
+    "PendingStep",
     "RowUpdate",
     "Runner",
     "SampleBatch",
