@@ -94,15 +94,17 @@ class Generation:
     Attributes:
         text: the generated text, without the end token and (unless kept) the stop.
         token_ids: the ids that spell `text`, as sampled; empty where the backend has none.
-        value: the text converted by the constraint (`Constraint.parse`), else the text. None while the text is not
-            a whole value (`meta.finish_reason` is not `"stop"`).
+        value: the text converted by the constraint (`Constraint.parse`), else the text. A backend leaves it None:
+            whoever asked converts, on its own thread, since a type's validators are the user's code.
         meta: what is known about it.
+        error: why there is no value, where `rt.generate` was given a list.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
     value: Any = None
     meta: Meta = field(default_factory=Meta)
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)

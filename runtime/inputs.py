@@ -1,0 +1,73 @@
+"""What a caller may pass as a prompt to `rt.generate`, made into one form.
+
+In: a string, token ids, messages, or a list of these. Out: `PromptInput`s, and whether it was a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ..errors import InvalidValueError
+from ..prompt import Prompt, Text, TurnBegin, TurnEnd
+
+__all__ = ["PromptInput", "RawPrompt", "read_prompts"]
+
+RawPrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+PromptInput: TypeAlias = Prompt | list[int]
+"""A prompt in parts, or ids to be taken as they are."""
+
+
+def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
+    """The prompts in `value` and whether it was a list of prompts.
+
+    Raises:
+        InvalidValueError: neither text, ids, messages nor a list of one of these; says what it is.
+    """
+    if isinstance(value, str):
+        return [_read_one(value, "prompt")], False
+    if not isinstance(value, Sequence):
+        raise InvalidValueError(f"prompt: {_WANTED}, not {type(value).__name__}")
+    if value and all(_is_id(x) for x in value):
+        return [_read_one(value, "prompt")], False
+    if value and all(isinstance(x, Mapping) for x in value):
+        return [_read_one(value, "prompt")], False
+    return [_read_one(x, f"prompt[{i}]") for i, x in enumerate(value)], True
+
+
+_WANTED = "give text, token ids, messages, or a list of these"
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _read_one(value: Any, where: str) -> PromptInput:
+    if isinstance(value, str):
+        return (Text(value),)
+    if isinstance(value, Sequence) and value:
+        if all(_is_id(x) for x in value):
+            return _checked_ids(value, where)
+        if all(isinstance(x, Mapping) for x in value):
+            return _messages(value, where)
+    raise InvalidValueError(f"{where}: {_WANTED}, not {value!r:.80}")
+
+
+def _checked_ids(ids: Sequence[int], where: str) -> list[int]:
+    for i, token in enumerate(ids):
+        if token < 0:
+            raise InvalidValueError(f"{where}[{i}]={token}: token ids are integers ≥ 0")
+    return list(ids)
+
+
+def _messages(messages: Sequence[Mapping[str, Any]], where: str) -> Prompt:
+    """The conversation, and an assistant turn opened after it; a last assistant message is continued."""
+    parts: list[Any] = []
+    for i, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise InvalidValueError(f"{where}[{i}]={message!r:.80}: a message has a 'role' and a 'content', both text")
+        parts += [TurnBegin(role), Text(content), TurnEnd()]
+    if messages[-1]["role"] == "assistant":
+        return tuple(parts[:-1])
+    return (*parts, TurnBegin("assistant"))

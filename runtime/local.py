@@ -1,0 +1,424 @@
+"""`LocalRuntime`: a model on this machine, as the backend a user holds.
+
+In: requests of programs (`Backend`) or direct calls (`DirectCalls`). Out: futures, values, text as it appears.
+It owns the parts and wires them: prompt → ids (`PromptEncoder`) → sequences → `Engine` → text (`TextStream`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..backend import GenerateRequest, Generation, Handle, OnText, Score, ScoreRequest
+from ..encode import PromptEncoder
+from ..errors import BackendClosedError, ForkedProcessError, InvalidValueError
+from ..prompt import EncodedPrompt, Prompt
+from ..sampling import SamplingParams
+from . import hub
+from .config import RuntimeConfig
+from .defaults import model_defaults, resolve_sampling
+from .detokenizer import TextStream
+from .device import resolve_device, resolve_dtype
+from .direct import DirectCalls
+from .engine import Engine, EngineConfig
+from .grammar import CompiledGrammar, GrammarCompiler
+from .inputs import PromptInput
+from .model_runner import ModelRunner, kv_slots_that_fit
+from .models import load_model
+from .request import ResolvedSampling, Sequence
+from .results import Collector, generations, scores
+from .stats import RuntimeStats
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ..constraint import Constraint
+
+__all__ = ["LocalRuntime"]
+
+
+class LocalRuntime(DirectCalls):
+    """A model on this machine. A context manager and a `Backend`; used from many threads and event loops at once.
+
+    Args:
+        model: None for the embedded model (SmolLM2-135M-Instruct, `radicel pull` fetches it), a name that
+            `radicel pull` knows, a folder in the Hugging Face layout, or a hub id.
+        device: "auto" (the first GPU, else the CPU), "cpu", "cuda", "cuda:1".
+        dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16", "float16", "float64".
+        memory_fraction: share of the device's free memory that weights and KV cache may take, in (0, 1].
+        kv_tokens: tokens the KV pool holds; None: what fits.
+        context_length: most tokens of prompt and output together; None: the model's own limit.
+        max_running: most sequences in one step.
+        prefill_chunk: most prompt tokens computed in one step.
+        policy: order of admission: "prefix" (longest cached prefix first, with ageing) or "fcfs".
+        prefix_cache: whether prefixes are shared and kept.
+        cuda_graphs: whether decode steps are replayed as CUDA graphs where the device and this version can.
+        overlap: whether CPU work of a step runs while the device computes.
+        forced_runs: whether text that the grammar leaves no choice about enters as one run instead of a step a token.
+        attention: "auto" or the name of an attention path (`runtime/attention/`).
+        chat_template: Jinja text or a file of it; None: the tokenizer's own.
+        template_kwargs: passed on to the chat template, e.g. `{"enable_thinking": False}`.
+        seed: makes the seeds of requests that name none reproducible, in order of submission.
+        trust_remote_code: whether the tokenizer's folder may run its own Python code.
+        load_format: "auto", or "dummy" for random weights of the folder's config (benchmarks).
+        check_invariants: whether every step ends with the engine's invariant checks (tests).
+
+    Raises:
+        ModelNotFoundError, UnsupportedModelError, WeightsError: the model cannot be found, run or read.
+        InvalidValueError: a keyword's value, or a device that is not there.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        memory_fraction: float = 0.9,
+        kv_tokens: int | None = None,
+        context_length: int | None = None,
+        max_running: int = 256,
+        prefill_chunk: int = 8192,
+        policy: str = "prefix",
+        prefix_cache: bool = True,
+        cuda_graphs: bool = True,
+        overlap: bool = True,
+        forced_runs: bool = True,
+        attention: str = "auto",
+        chat_template: str | Path | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        trust_remote_code: bool = False,
+        load_format: str = "auto",
+        check_invariants: bool = False,
+    ) -> None:
+        said = {k: v for k, v in locals().items() if k not in ("self", "template_kwargs", "__class__")}
+        self.config = RuntimeConfig(**said, template_kwargs=dict(template_kwargs or {}))
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._seeds = random.Random(seed)
+        folder = hub.resolve(self.config.model)
+        self._generation_config = _read_json(folder / "generation_config.json")
+        self._defaults = model_defaults(self._generation_config)
+        self._tokenizer = Tokenizer.load(folder, chat_template=chat_template, trust_remote_code=trust_remote_code)
+        self._encoder = PromptEncoder(self._tokenizer, template_kwargs=self.config.template_kwargs)
+        self._end_ids = self._tokenizer.eos_ids(self._generation_config)
+        self._runner = _make_runner(folder, self.config, self._tokenizer.vocab_size)
+        self._grammars = GrammarCompiler(
+            self._tokenizer.all_token_bytes(),
+            vocab_size=self._runner.vocab_size,
+            end_ids=self._end_ids,
+            hf_tokenizer=self._tokenizer.hf,
+            special_ids=frozenset(i for i in range(self._tokenizer.vocab_size) if self._tokenizer.is_special(i)),
+        )
+        self._engine = Engine(self._runner, _engine_config(self.config))
+        self._engine.start()
+        # Runs once: at `close`, when the last reference goes, or at the interpreter's end.
+        self._shut_down = weakref.finalize(self, _shut_down, self._pid, self._engine, self._grammars, self._runner)
+
+    # ── Backend ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, request: GenerateRequest, on_text: OnText | None = None) -> Handle[list[Generation]]:
+        """Starts a generation (`Backend.submit`)."""
+        return self.submit_input(request.prompt, request.sampling, request.constraint, on_text)
+
+    def submit_input(
+        self,
+        prompt: PromptInput,
+        sampling: SamplingParams,
+        constraint: Constraint | None = None,
+        on_text: OnText | None = None,
+    ) -> Handle[list[Generation]]:
+        """Starts a generation after a prompt in parts, or after ids taken as they are.
+
+        Raises:
+            BackendClosedError, EngineDeadError, ForkedProcessError: it cannot run.
+            ContextLengthError, SamplingError, ConstraintError, ChatTemplateError: the request is wrong. (A constraint
+                that compiles slowly fails through the handle.)
+        """
+        self._check_alive()
+        encoded = self._encode(prompt)
+        ids = list(encoded.token_ids)
+        samples = resolve_sampling(
+            sampling,
+            defaults=self._defaults,
+            prompt_len=len(ids),
+            context_length=self._runner.context_length,
+            vocab_size=self._tokenizer.vocab_size,
+            end_ids=self._end_ids,
+            seed=self._next_seed(),
+        )
+        sinks = [self._sink(sampling, i, on_text) for i in range(len(samples))]
+        collector = Collector(
+            len(samples),
+            lambda results: generations(
+                results,
+                sinks,
+                prompt_tokens=len(ids),
+                reencoded=encoded.reencoded,
+                tokenizer=self._tokenizer,
+                with_texts=bool(sampling.return_text_in_logprobs),
+                with_top=bool(sampling.top_logprobs),
+                with_logprobs=bool(sampling.logprobs),
+            ),
+        )
+        start = sampling.logprob_start_len
+        make = _SequenceMaker(ids, samples, collector, sinks, sampling, None if start is None else min(start, len(ids)))
+        if constraint is None:
+            self._start(collector, make(None))
+        else:
+            self._start_compiled(constraint, collector, make)
+        return Handle(collector.future, collector.cancel)
+
+    def submit_score(self, request: ScoreRequest) -> Handle[list[Score]]:
+        """Starts a scoring (`Backend.submit_score`): one sequence per continuation, which share all but their ends."""
+        self._check_alive()
+        texts = request.continuations
+        if not texts:
+            raise InvalidValueError("score: no continuations were given; give at least one")
+        wholes = self._encoder.encode_continuations(request.prompt, texts)
+        ends = request.score_end or (False,) * len(texts)
+        plans = [(list(ids), start, end) for (ids, start), end in zip(wholes, ends)]
+        if request.unconditional:
+            bos = self._bos_for_scoring()
+            plans += [([bos, *ids[start:]], 1, False) for ids, start in wholes]
+        collector: Collector[list[Score]] = Collector(
+            len(plans), lambda results: scores(results, texts, wholes, unconditional=request.unconditional)
+        )
+        self._start(collector, [self._score_sequence(*plan, request.sampling, collector) for plan in plans])
+        return Handle(collector.future, collector.cancel)
+
+    def submit_prefill(self, prompt: Prompt) -> Handle[int]:
+        """Computes a prompt ahead (`Backend.submit_prefill`)."""
+        self._check_alive()
+        ids = list(self._encode(prompt).token_ids)
+        collector: Collector[int] = Collector(1, lambda _: len(ids))
+        self._start(collector, [Sequence(ids, ResolvedSampling(max_tokens=0), collector)])
+        return Handle(collector.future, collector.cancel)
+
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """The ids that a request with this prompt starts from."""
+        return self._encoder.encode(prompt)
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model sees for this prompt, the template's markup included."""
+        return self._encoder.render(prompt)
+
+    def flush_cache(self) -> None:
+        """Drops every cached prefix that no live request holds."""
+        self._check_alive()
+        self._engine.flush_cache()
+
+    def close(self) -> None:
+        """Ends the engine and frees the device's memory; requests in flight fail with `BackendClosedError`."""
+        self._closed = True
+        self._shut_down()
+
+    # ── what a user looks at ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer."""
+        return self._tokenizer.hf
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and output together."""
+        return self._runner.context_length
+
+    def stats(self) -> RuntimeStats:
+        """What the engine holds now and has done since the start; token counts, seconds, shares."""
+        return self._engine.stats()
+
+    def check(self) -> None:
+        """Runs the engine's invariant checks between two steps; raises AssertionError naming the one that fails."""
+        self._engine.check()
+
+    def __enter__(self) -> LocalRuntime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LocalRuntime {self.config.model or 'embedded model'}{' closed' if self._closed else ''}>"
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_alive(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedProcessError(
+                f"this runtime was made in process {self._pid} and is used in its child {os.getpid()}, where its threads "
+                "do not exist; make one in the child, or start the child with the 'spawn' method"
+            )
+        if self._closed:
+            raise BackendClosedError("this runtime was closed; make a new LocalRuntime")
+
+    def _encode(self, prompt: PromptInput) -> EncodedPrompt:
+        if isinstance(prompt, list):
+            encoded = EncodedPrompt(tuple(prompt))
+            wrong = next((i for i in prompt if i >= self._runner.vocab_size), None)
+            if wrong is not None:
+                raise InvalidValueError(
+                    f"token id {wrong} in the prompt; this model's ids are below {self._runner.vocab_size}"
+                )
+        else:
+            encoded = self._encoder.encode(prompt)
+        if not encoded.token_ids:
+            raise InvalidValueError(
+                "the prompt is empty, and this tokenizer has no BOS token to start from; give it some text"
+            )
+        return encoded
+
+    def _bos_for_scoring(self) -> int:
+        bos = self._tokenizer.bos_id
+        if bos is None:
+            raise InvalidValueError(
+                "unconditional_likelihood_normalized scores each choice with nothing before it, which needs a BOS token; "
+                "this tokenizer has none. Use joint_likelihood or token_length_normalized"
+            )
+        return bos
+
+    def _next_seed(self) -> int:
+        with self._lock:
+            return self._seeds.getrandbits(62)
+
+    def _sink(self, sampling: SamplingParams, index: int, on_text: OnText | None) -> TextStream:
+        return TextStream(
+            self._tokenizer,
+            stop=sampling.stop or (),
+            stop_regex=sampling.stop_regex or (),
+            keep_stop=bool(sampling.keep_stop),
+            min_tokens=sampling.min_tokens or 0,
+            on_text=None if on_text is None else lambda piece: on_text(index, piece),
+        )
+
+    def _score_sequence(
+        self, ids: list[int], start: int, end: bool, sampling: SamplingParams, collector: Collector[list[Score]]
+    ) -> Sequence:
+        return Sequence(
+            ids,
+            ResolvedSampling(max_tokens=0),
+            collector,
+            logprob_start=start,
+            score_end_ids=self._end_ids if end else None,
+            priority=sampling.priority or 0,
+            deadline=_deadline(sampling),
+        )
+
+    def _start(self, collector: Collector[Any], sequences: list[Sequence]) -> None:
+        if collector.watch(sequences, self._engine.cancel):
+            self._engine.submit(sequences)
+
+    def _start_compiled(self, constraint: Constraint, collector: Collector[Any], make: _SequenceMaker) -> None:
+        """Submits once the grammar is there: at once for one in the cache, else from the compiler's thread."""
+        compiling = self._grammars.submit(constraint)
+        if compiling.done():
+            self._start(collector, make(compiling.result()))
+            return
+
+        def compiled(future: Future[CompiledGrammar]) -> None:
+            try:
+                self._start(collector, make(future.result()))
+            except Exception as error:
+                collector.fail(error)
+
+        compiling.add_done_callback(compiled)
+
+
+class _SequenceMaker:
+    """Makes the sequences of a request once its grammar, if any, is there."""
+
+    def __init__(
+        self,
+        ids: list[int],
+        samples: Seq[ResolvedSampling],
+        collector: Collector[Any],
+        sinks: Seq[TextStream],
+        sampling: SamplingParams,
+        logprob_start: int | None,
+    ) -> None:
+        self._ids, self._samples, self._collector, self._sinks = ids, samples, collector, sinks
+        self._priority = sampling.priority or 0
+        self._deadline = _deadline(sampling)
+        self._logprob_start = logprob_start
+
+    def __call__(self, grammar: CompiledGrammar | None) -> list[Sequence]:
+        return [
+            Sequence(
+                self._ids,
+                sample,
+                self._collector,
+                sink=sink,
+                matcher=None if grammar is None else grammar.matcher(),
+                logprob_start=self._logprob_start,
+                priority=self._priority,
+                deadline=self._deadline,
+            )
+            for sample, sink in zip(self._samples, self._sinks)
+        ]
+
+
+def _deadline(sampling: SamplingParams) -> float | None:
+    return None if sampling.timeout is None else time.monotonic() + sampling.timeout
+
+
+def _make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> ModelRunner:
+    from .models import model_config
+
+    device = resolve_device(config.device)
+    described = model_config(folder)
+    dtype = resolve_dtype(config.dtype, device, described.dtype)
+    model = load_model(folder, device=device, dtype=dtype, load_format=config.load_format)
+    context = min(config.context_length or described.context_length, described.context_length)
+    slots = (
+        config.kv_tokens + 1
+        if config.kv_tokens
+        else kv_slots_that_fit(described, device, dtype, config.memory_fraction)
+    )
+    return ModelRunner(
+        model,
+        kv_slots=slots,
+        num_rows=config.max_running,
+        context_length=context,
+        attention=config.attention,
+        sample_vocab=sample_vocab,
+    )
+
+
+def _engine_config(config: RuntimeConfig) -> EngineConfig:
+    return EngineConfig(
+        max_running=config.max_running,
+        prefill_chunk=config.prefill_chunk,
+        policy=config.policy,
+        prefix_cache=config.prefix_cache,
+        forced_runs=config.forced_runs,
+        check_invariants=config.check_invariants,
+    )
+
+
+def _shut_down(pid: int, engine: Engine, grammars: GrammarCompiler, runner: ModelRunner) -> None:
+    """Ends what a runtime owns; in a forked child nothing, since its threads are the parent's."""
+    if pid == os.getpid():
+        engine.close()
+        grammars.close()
+        runner.close()
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidValueError(f"{path} is not JSON ({error}); fetch the model again") from error
+    return data if isinstance(data, dict) else None
