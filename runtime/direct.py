@@ -92,7 +92,7 @@ class DirectCalls:
         stream: bool = False,
         **kw: Any,
     ) -> Any:
-        """`generate` for an event loop; with `stream` it returns an async iterator. Cancelling it cancels the request."""
+        """`generate` for an event loop; with `stream` an async iterator. Cancelling it cancels the request."""
         prompts, many = read_prompts(prompt)
         params, constraint = _split(sampling, kw)
         if stream:
@@ -202,8 +202,8 @@ def _valued(sample: Generation, constraint: Constraint | None) -> Generation:
         return dataclasses.replace(sample, value=sample.text)
     if sample.meta.finish_reason != "stop":
         cut = IncompleteOutputError(
-            f"the text was cut by {sample.meta.finish_reason!r} after {sample.meta.completion_tokens} tokens, before it "
-            f"was a whole value; raise max_tokens. So far: {sample.text[-60:]!r}",
+            f"cut by {sample.meta.finish_reason!r} after {sample.meta.completion_tokens} tokens, before the text was a "
+            f"whole value; raise max_tokens. So far: {sample.text[-60:]!r}",
             text=sample.text,
         )
         return dataclasses.replace(sample, error=cut)

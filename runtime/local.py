@@ -257,8 +257,8 @@ class LocalRuntime(DirectCalls):
     def _check_alive(self) -> None:
         if self._pid != os.getpid():
             raise ForkedProcessError(
-                f"this runtime was made in process {self._pid} and is used in its child {os.getpid()}, where its threads "
-                "do not exist; make one in the child, or start the child with the 'spawn' method"
+                f"this runtime was made in process {self._pid} and is used in its child {os.getpid()}, without "
+                "its threads; make one in the child, or start the child with the 'spawn' method"
             )
         if self._closed:
             raise BackendClosedError("this runtime was closed; make a new LocalRuntime")
@@ -283,8 +283,8 @@ class LocalRuntime(DirectCalls):
         bos = self._tokenizer.bos_id
         if bos is None:
             raise InvalidValueError(
-                "unconditional_likelihood_normalized scores each choice with nothing before it, which needs a BOS token; "
-                "this tokenizer has none. Use joint_likelihood or token_length_normalized"
+                "unconditional_likelihood_normalized scores each choice with nothing before it, from a BOS token; this "
+                "tokenizer has none. Use joint_likelihood or token_length_normalized"
             )
         return bos
 
