@@ -1,0 +1,200 @@
+"""Attention in plain PyTorch, for the CPU and for any GPU: gather keys and values by slot, then SDPA.
+
+In: a ragged batch. Out: the same as `kernels.reference.ragged_attention`, in far fewer calls. Sequences with the same
+number of queries and similar lengths are padded to one group and computed together, so a decode batch is one call (a
+few, where lengths differ by more than half); a long prefill is a group of its own, cut into blocks of queries so that
+no mask grows with the square of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from ..batch import StepBatch
+from ..kv_cache import upload
+
+__all__ = ["TorchAttention", "TorchMeta", "create"]
+
+Tensor = torch.Tensor
+
+GROUP_KV = 1 << 18
+"""Most positions gathered at once for several sequences: bounds the copy of keys and values."""
+MASK_CELLS = 1 << 24
+"""Most cells of one mask: bounds a block's query rows × positions."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some queries of a group: `start .. stop` of each of its sequences see `num_kv` gathered positions.
+
+    Attributes:
+        mask: bool [B, 1, 1 or share · queries, num_kv], True where seen; None where all are, or the mask is causal.
+        causal: whether query i sees exactly positions 0 .. i.
+    """
+
+    start: int
+    stop: int
+    num_kv: int
+    mask: Tensor | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sequences computed together.
+
+    Attributes:
+        tokens: which tokens of the step these are, sequence after sequence: a slice where they lie side by side.
+        slots: integers [B · num_kv], what to gather.
+        size: B.
+        num_queries: of each sequence.
+        num_kv: gathered positions of each.
+        blocks: the queries, cut where needed.
+    """
+
+    tokens: slice | Tensor
+    slots: Tensor
+    size: int
+    num_queries: int
+    num_kv: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class TorchMeta:
+    """The groups of one step."""
+
+    groups: tuple[Group, ...]
+    num_tokens: int
+
+
+def create(*, num_heads: int, kv_heads: int, head_dim: int, device: torch.device) -> TorchAttention:
+    """Found by the file's name."""
+    return TorchAttention(num_heads, kv_heads, head_dim, device)
+
+
+class TorchAttention:
+    """The PyTorch implementation of `Attention`.
+
+    The query heads that share a key head (`share` of them) become rows of one product wherever no causal mask is built
+    into it, so that keys and values are not copied for each head.
+    """
+
+    def __init__(self, num_heads: int, kv_heads: int, head_dim: int, device: torch.device) -> None:
+        self.share = num_heads // kv_heads
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        self.device = device
+
+    def prepare(self, batch: StepBatch, page_table: Tensor) -> TorchMeta:
+        """Groups the sequences and looks their slots up."""
+        starts = np.cumsum(batch.q_lens) - batch.q_lens
+        groups = (self._group(batch, members, starts, page_table) for members in _similar(batch, self.share))
+        return TorchMeta(tuple(groups), batch.num_tokens)
+
+    def attend(self, layer_k: Tensor, layer_v: Tensor, q: Tensor, meta: TorchMeta) -> Tensor:
+        """Attention of one layer; see `Attention.attend`."""
+        if len(meta.groups) == 1 and isinstance(meta.groups[0].tokens, slice):
+            return self._attend_group(layer_k, layer_v, q, meta.groups[0])
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        for group in meta.groups:
+            out[group.tokens] = self._attend_group(layer_k, layer_v, q[group.tokens], group)
+        return out
+
+    def _group(self, batch: StepBatch, members: NDArray[np.intp], starts: NDArray[np.int32], table: Tensor) -> Group:
+        num_queries = int(batch.q_lens[members[0]])
+        kv_lens = batch.kv_lens[members]
+        num_kv = int(kv_lens.max())
+        tokens = (starts[members, None] + np.arange(num_queries)).reshape(-1).astype(np.int64)
+        whole = bool((np.diff(tokens) == 1).all())
+        rows = upload(batch.rows[members].astype(np.int64), self.device)
+        slots = table[rows, :num_kv] if len(members) > 1 else table[int(batch.rows[members[0]]), :num_kv][None]
+        lens = upload(kv_lens.astype(np.int64), self.device)
+        if len(members) > 1:
+            # Past a sequence's end the table holds old entries: another's keys, which might be NaN, must not be read.
+            inside = torch.arange(num_kv, device=self.device)[None] < lens[:, None]
+            slots = torch.where(inside, slots, slots[:, :1])
+        return Group(
+            slice(int(tokens[0]), int(tokens[-1]) + 1) if whole else upload(tokens, self.device),
+            slots.reshape(-1),
+            len(members),
+            num_queries,
+            num_kv,
+            tuple(self._blocks(num_queries, kv_lens, lens)),
+        )
+
+    def _blocks(self, num_queries: int, kv_lens: NDArray[np.int32], lens: Tensor) -> Iterator[Block]:
+        num_kv = int(kv_lens.max())
+        padded = bool((kv_lens != num_kv).any())
+        if num_queries == num_kv and not padded:
+            yield Block(0, num_queries, num_kv, None, num_queries > 1)
+            return
+        if num_queries == 1 and not padded:
+            yield Block(0, 1, num_kv, None, False)
+            return
+        step = max(1, MASK_CELLS // (num_kv * len(kv_lens) * self.share))
+        for start in range(0, num_queries, step):
+            stop = min(start + step, num_queries)
+            seen = num_kv - num_queries + stop
+            last_seen = lens[:, None] - num_queries + torch.arange(start, stop, device=self.device)
+            mask = torch.arange(seen, device=self.device) <= last_seen[:, :, None]
+            mask = mask[:, None] if stop - start == 1 else mask[:, None].repeat(1, 1, self.share, 1)
+            yield Block(start, stop, seen, mask, False)
+
+    def _attend_group(self, layer_k: Tensor, layer_v: Tensor, q: Tensor, group: Group) -> Tensor:
+        """[B · queries, heads, head_dim] of one group."""
+        shape = (group.size, group.num_kv, self.kv_heads, self.head_dim)
+        keys = layer_k.index_select(0, group.slots).view(shape).transpose(1, 2)
+        values = layer_v.index_select(0, group.slots).view(shape).transpose(1, 2)
+        q = q.reshape(group.size, group.num_queries, -1, self.head_dim)
+        parts = [self._attend_block(keys, values, q[:, block.start : block.stop], block) for block in group.blocks]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return out.reshape(group.size * group.num_queries, -1, self.head_dim)
+
+    def _attend_block(self, keys: Tensor, values: Tensor, q: Tensor, block: Block) -> Tensor:
+        """[B, queries, heads, head_dim] of some queries of a group; q has the same shape."""
+        if block.causal:
+            return self._attend_causal(keys, values, q.transpose(1, 2)).transpose(1, 2)
+        size, num, heads, dim = q.shape
+        keys, values = keys[:, :, : block.num_kv], values[:, :, : block.num_kv]
+        rows = q.view(size, num, self.kv_heads, self.share, dim).permute(0, 2, 3, 1, 4)
+        rows = rows.reshape(size, self.kv_heads, self.share * num, dim)
+        out = functional.scaled_dot_product_attention(rows, keys, values, attn_mask=block.mask)
+        out = out.view(size, self.kv_heads, self.share, num, dim).permute(0, 3, 1, 2, 4)
+        return out.reshape(size, num, heads, dim)
+
+    def _attend_causal(self, keys: Tensor, values: Tensor, q: Tensor) -> Tensor:
+        """[B, heads, queries, head_dim]; q has the same shape, keys and values as many positions."""
+        if self.device.type == "cpu":
+            return functional.scaled_dot_product_attention(q, keys, values, is_causal=True, enable_gqa=self.share > 1)
+        # On a GPU, shared heads can mean the path that writes all scores out; copied keys never do.
+        keys, values = keys.repeat_interleave(self.share, 1), values.repeat_interleave(self.share, 1)
+        return functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
+
+
+def _similar(batch: StepBatch, share: int) -> Iterator[NDArray[np.intp]]:
+    """Sequences of the batch that are computed together: equally many queries, lengths within a factor of two."""
+    order = np.lexsort((batch.kv_lens, batch.q_lens))
+    first = 0
+    for i in range(1, len(order) + 1):
+        if i < len(order) and _fits(batch, order[first], order[i], i - first + 1, share):
+            continue
+        yield np.sort(order[first:i])
+        first = i
+
+
+def _fits(batch: StepBatch, shortest: int, longest: int, size: int, share: int) -> bool:
+    """Whether a group that begins with `shortest` may take `longest` as its member number `size`."""
+    num_queries, num_kv = int(batch.q_lens[longest]), int(batch.kv_lens[longest])
+    return (
+        num_queries == int(batch.q_lens[shortest])
+        and num_kv <= 2 * int(batch.kv_lens[shortest]) + 64
+        and size * num_kv <= GROUP_KV
+        and size * num_kv * num_queries * share <= MASK_CELLS
+    )

@@ -1,0 +1,165 @@
+"""The keys and values of every live token, and the page table that says where they are.
+
+In: a model's shape, how many slots and rows; each step's page-table updates. Out: tensors on the device. Which slot
+is free or owned is decided elsewhere (plain integers on the CPU); here a slot is only an index, its bounds checked.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..errors import InvalidValueError, ModelError
+from .batch import RowUpdate
+from .models.config import ModelConfig
+
+__all__ = ["CPU_KV_BYTES", "KVCache", "bytes_per_slot", "kv_slots_that_fit", "upload"]
+
+CPU_KV_BYTES = 4 << 30
+"""Most bytes of keys and values on a CPU."""
+
+
+def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """An array on the device, without waiting for it; on the CPU the same memory where it may be written."""
+    host = torch.from_numpy(np.require(array, requirements=("C", "W")))
+    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+
+
+class KVCache:
+    """One key and one value tensor per layer, [num_slots, kv_heads, head_dim], and the page table.
+
+    Attributes:
+        keys, values: a tensor per layer, zero at first: what was never written must not be NaN.
+        page_table: int32 [num_rows, context_length], the slot of each position of each live sequence.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        num_slots: int,
+        num_rows: int,
+        context_length: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        shape = (num_slots, config.kv_heads, config.head_dim)
+        self.num_slots = num_slots
+        self.num_rows = num_rows
+        self.context_length = context_length
+        self.device = device
+        self.keys = [_zeros(shape, dtype, device) for _ in range(config.layers)]
+        self.values = [_zeros(shape, dtype, device) for _ in range(config.layers)]
+        self.page_table = _zeros((num_rows, context_length), torch.int32, device)
+
+    def update(self, updates: Sequence[RowUpdate]) -> None:
+        """Writes page-table entries (changes the table).
+
+        Raises:
+            InvalidValueError: a row, position or slot outside its bounds; nothing is written then.
+        """
+        if not updates:
+            return
+        for entry in updates:
+            self._check(entry)
+        cells = [e.row * self.context_length + e.start + np.arange(len(e.slots), dtype=np.int64) for e in updates]
+        slots = np.concatenate([entry.slots for entry in updates]).astype(np.int32, copy=False)
+        flat = self.page_table.view(-1)
+        flat.index_copy_(0, upload(np.concatenate(cells), self.device), upload(slots, self.device))
+
+    def _check(self, entry: RowUpdate) -> None:
+        end = entry.start + len(entry.slots)
+        if not (0 <= entry.row < self.num_rows and entry.start >= 0 and end <= self.context_length):
+            raise InvalidValueError(
+                f"page-table update of row {entry.row}, positions {entry.start} to {end}, is outside the table of "
+                f"{self.num_rows} rows and {self.context_length} positions"
+            )
+        if len(entry.slots) and not (entry.slots.min() >= 0 and entry.slots.max() < self.num_slots):
+            raise InvalidValueError(
+                f"page-table update of row {entry.row} names slots {entry.slots.min()} to {entry.slots.max()}; "
+                f"there are {self.num_slots}"
+            )
+
+
+def bytes_per_slot(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of one token's keys and values in all layers."""
+    return 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+
+
+def kv_slots_that_fit(
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    memory_fraction: float,
+    *,
+    step_tokens: int = 8192,
+    step_rows: int = 256,
+) -> int:
+    """How many KV slots the memory takes, `TRASH_SLOT` included. Call it once the weights are on the device.
+
+    On a GPU: `memory_fraction` of the free memory, less what one step needs. On a CPU: the same of the available RAM,
+    at most `CPU_KV_BYTES`.
+
+    Args:
+        config: the model's shape.
+        device: where the cache will be.
+        dtype: of keys and values.
+        memory_fraction: share of the free memory to take, in (0, 1].
+        step_tokens: most tokens of a step.
+        step_rows: most rows that are sampled in one step.
+
+    Raises:
+        InvalidValueError: a fraction out of its range.
+        ModelError: there is no room for any token.
+    """
+    if not 0 < memory_fraction <= 1:
+        raise InvalidValueError(f"memory_fraction={memory_fraction} must be greater than 0 and at most 1")
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        room = free * memory_fraction - _step_bytes(config, dtype, step_tokens, step_rows)
+    else:
+        free = _available_ram()
+        room = min(free * memory_fraction, CPU_KV_BYTES)
+    slots = min(int(room // bytes_per_slot(config, dtype)), 2**31 - 1)
+    if slots < 2:
+        raise ModelError(
+            f"no room for keys and values: {free / 2**20:.0f} MiB are free on {device} and one token takes "
+            f"{bytes_per_slot(config, dtype)} bytes; raise memory_fraction={memory_fraction} or take a smaller model"
+        )
+    return slots
+
+
+def _step_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, rows: int) -> int:
+    """Upper estimate of a step's temporary tensors: the widest layer's activations, and the sampler's float copies."""
+    width = 3 * config.intermediate + 8 * config.hidden + 4 * config.heads * config.head_dim
+    return tokens * width * dtype.itemsize + rows * config.vocab_size * 32
+
+
+def _available_ram() -> int:
+    """Bytes that can be taken without swapping: what the system says, within a control group's limit."""
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    found = [pages * page]
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            found += [int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")]
+    except OSError:
+        pass
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(name, encoding="ascii") as file:
+                found += [int(text) for text in [file.read().strip()] if text.isdigit()]
+        except OSError:
+            continue
+    return min(found)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # The system hands out zero pages as they are touched: a pool of gigabytes costs nothing until it is used.
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)

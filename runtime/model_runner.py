@@ -1,0 +1,222 @@
+"""Runs steps on the device: the `Runner` that the engine sees.
+
+In: `StepBatch`, then `SampleBatch`. Out: a `PendingStep` whose `read()` gives the `StepResult`. Launching never waits
+for the device: arrays go up through pinned memory, results come back behind an event, and only `read()` waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..errors import InvalidValueError
+from .attention import make_attention
+from .batch import SampleBatch, StepBatch, StepResult
+from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload
+from .logprobs import Found, Top, look_up
+from .models import CausalLM
+from .models.layers import Step
+from .penalties import TokenCounts
+from .sampler import choose
+
+__all__ = ["ModelRunner", "Pending", "StepOutput", "bytes_per_slot", "kv_slots_that_fit"]
+
+Tensor = torch.Tensor
+
+LOGIT_BYTES = 256 << 20
+"""Most bytes of float32 logits that are held at once, where more rows than are sampled want a look-up."""
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What `forward` hands to `sample`: hidden states [R, hidden], and their logits where these are few enough."""
+
+    hidden: Tensor
+    logits: Tensor | None
+    head: Callable[[Tensor], Tensor]
+
+    def rows(self, rows: NDArray[np.int64]) -> Tensor:
+        """Logits [n, vocab_size] of n indices into the step's logit rows, in the model's dtype."""
+        source = self.hidden if self.logits is None else self.logits
+        whole = len(rows) == len(source) and bool((rows == np.arange(len(rows))).all())
+        picked = source if whole else source.index_select(0, upload(rows, source.device))
+        return self.head(picked) if self.logits is None else picked
+
+
+class ModelRunner:
+    """A model with its KV cache, page table and sampler. Used by one thread.
+
+    Args:
+        model: as `load_model` gives it.
+        kv_slots: slots of the KV pool, `TRASH_SLOT` included.
+        num_rows: rows of the page table.
+        context_length: most tokens of a sequence.
+        attention: name of the implementation, or "auto".
+        sample_vocab: ids from here on are never sampled; the whole logit row without it.
+
+    Raises:
+        InvalidValueError: sizes that the model does not have, an unknown attention.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        kv_slots: int,
+        num_rows: int,
+        context_length: int,
+        attention: str = "auto",
+        sample_vocab: int | None = None,
+    ) -> None:
+        config = model.config
+        if not 1 <= context_length <= model.context_length:
+            raise InvalidValueError(f"context_length={context_length} must be 1 to {model.context_length}")
+        if kv_slots < 2 or num_rows < 1:
+            raise InvalidValueError(f"kv_slots={kv_slots} must be at least 2, num_rows={num_rows} at least 1")
+        self.vocab_size = config.vocab_size
+        self.sample_vocab = min(sample_vocab or config.vocab_size, config.vocab_size)
+        self.num_slots = kv_slots
+        self.num_rows = num_rows
+        self.context_length = context_length
+        self.device = model.device
+        self._model = model
+        self._attention = make_attention(
+            attention,
+            num_heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            device=model.device,
+        )
+        self._kv = KVCache(
+            config,
+            num_slots=kv_slots,
+            num_rows=num_rows,
+            context_length=context_length,
+            device=model.device,
+            dtype=model.dtype,
+        )
+        self._logit_chunk = max(1, LOGIT_BYTES // (4 * self.vocab_size))
+
+    def forward(self, batch: StepBatch) -> StepOutput:
+        """Launches the step: page-table updates, all layers, and the LM head where its output is small enough.
+
+        Raises:
+            InvalidValueError: an index outside its bounds, arrays that do not fit each other.
+        """
+        self._check(batch)
+        with torch.inference_mode():
+            self._kv.update(batch.updates)
+            all_rows = len(batch.logit_rows) == batch.num_tokens
+            step = Step(
+                token_ids=upload(batch.token_ids, self.device),
+                positions=upload(batch.positions, self.device),
+                slots=upload(batch.slots, self.device),
+                logit_rows=None if all_rows else upload(batch.logit_rows, self.device),
+                kv=self._kv,
+                attention=self._attention,
+                meta=self._attention.prepare(batch, self._kv.page_table),
+            )
+            hidden = self._model.forward(step)
+            few = len(hidden) <= self._logit_chunk
+            return StepOutput(hidden, self._model.logits(hidden) if few else None, self._model.logits)
+
+    def sample(self, output: StepOutput, batch: SampleBatch) -> Pending:
+        """Launches sampling and look-ups.
+
+        Raises:
+            InvalidValueError: a row or a token id outside its bounds.
+        """
+        self._check_sample(output, batch)
+        with torch.inference_mode():
+            if len(batch.rows):
+                ids = choose(output.rows(batch.rows), batch, self.sample_vocab)
+            else:
+                ids = torch.empty(0, dtype=torch.int64, device=self.device)
+            found = look_up(output.rows, batch, ids, vocab=self.sample_vocab, chunk=self._logit_chunk)
+            return Pending(ids, found)
+
+    def penalty_state(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> TokenCounts:
+        """Counts for a sequence with penalties."""
+        return TokenCounts(prompt_ids, output_ids, vocab=self.vocab_size, device=self.device)
+
+    def close(self) -> None:
+        """Frees the device's memory; the runner is of no use afterwards."""
+        for name in ("_kv", "_model", "_attention"):
+            self.__dict__.pop(name, None)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _check(self, batch: StepBatch) -> None:
+        num_tokens = batch.num_tokens
+        if not (len(batch.rows) == len(batch.q_lens) == len(batch.kv_lens) > 0):
+            raise InvalidValueError("a step needs as many rows as q_lens and kv_lens, and at least one")
+        if not (int(batch.q_lens.sum()) == num_tokens == len(batch.positions) == len(batch.slots)):
+            raise InvalidValueError(f"q_lens sum to {int(batch.q_lens.sum())}, but the step has {num_tokens} tokens")
+        _bounds("q_lens", batch.q_lens, 1, num_tokens + 1)
+        _bounds("kv_lens - q_lens", batch.kv_lens - batch.q_lens, 0, self.context_length)
+        _bounds("kv_lens", batch.kv_lens, 1, self.context_length + 1)
+        _bounds("positions", batch.positions, 0, self.context_length)
+        _bounds("rows", batch.rows, 0, self.num_rows)
+        _bounds("slots", batch.slots, 0, self.num_slots)
+        _bounds("token_ids", batch.token_ids, 0, self.vocab_size)
+        _bounds("logit_rows", batch.logit_rows, 0, num_tokens)
+        if (np.diff(batch.logit_rows) <= 0).any():
+            raise InvalidValueError("logit_rows must increase")
+
+    def _check_sample(self, output: StepOutput, batch: SampleBatch) -> None:
+        for name in ("rows", "query_rows", "end_rows"):
+            _bounds(name, getattr(batch, name), 0, len(output.hidden))
+        _bounds("query_ids", batch.query_ids, 0, self.vocab_size)
+        _bounds("mask_rows", batch.mask_rows, 0, len(batch.rows))
+        ends = [token for members in batch.end_ids for token in members]
+        _bounds("end_ids", np.asarray(ends, np.int64), 0, self.vocab_size)
+
+
+class Pending:
+    """The `PendingStep`: results on their way to pinned memory, behind an event."""
+
+    def __init__(self, ids: Tensor, found: Found) -> None:
+        tensors = [ids, found.sampled, found.queries, found.ends]
+        self._tops = found.tops
+        for top in found.tops:
+            tensors += [top.values, top.ids]
+        self._host = [_to_host(tensor) for tensor in tensors]
+        self._event = torch.cuda.Event() if ids.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(ids.device))
+
+    def read(self) -> StepResult:
+        """Waits for the device and returns the results."""
+        if self._event is not None:
+            self._event.synchronize()
+        ids, sampled, queries, ends, *tops = (tensor.tolist() for tensor in self._host)
+        top_logprobs: dict[int, dict[int, float]] = {}
+        query_top: dict[int, dict[int, float]] = {}
+        for top, values, names in zip(self._tops, tops[::2], tops[1::2]):
+            (top_logprobs if top.sampled else query_top).update(_alternatives(top, values, names))
+        return StepResult(ids, sampled, top_logprobs, queries, query_top, ends)
+
+
+def _alternatives(top: Top, values: list[list[float]], ids: list[list[int]]) -> dict[int, dict[int, float]]:
+    """Entry → {id: logprob}, most likely first, equals by lowest id."""
+    found: dict[int, dict[int, float]] = {}
+    for entry, count, row, names in zip(top.entries.tolist(), top.counts.tolist(), values, ids):
+        ranked = sorted(zip(row, names), key=lambda pair: (-pair[0], pair[1]))
+        found[entry] = {name: value for value, name in ranked[:count]}
+    return found
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    if not tensor.is_cuda:
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def _bounds(name: str, array: NDArray[np.signedinteger], low: int, high: int) -> None:
+    """Raises unless low <= every element < high: on the device a wrong index is a crash, or silently wrong."""
+    if len(array) and not (array.min() >= low and array.max() < high):
+        raise InvalidValueError(f"{name} from {array.min()} to {array.max()} must lie in {low} to {high - 1}")

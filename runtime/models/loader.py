@@ -1,0 +1,126 @@
+"""Fills a model's tensors from safetensors files, or with random numbers.
+
+In: a model folder of the Hugging Face layout. Out: nothing; the model's tensors are filled in place, each straight to
+its part of a merged matrix on the device, converted to the model's dtype. Missing, extra, misshapen and damaged
+tensors are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ...errors import WeightsError
+from .decoder import CausalLM
+
+__all__ = ["load_weights", "random_weights", "weight_files"]
+
+INDEX = "model.safetensors.index.json"
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def load_weights(model: CausalLM, path: Path) -> None:
+    """Fills the model from the safetensors files of `path`.
+
+    Raises:
+        WeightsError: no files, a damaged one, or a tensor that is missing, extra, twice there or misshapen.
+    """
+    places = model.places()
+    found: dict[str, str] = {}
+    for file, listed in weight_files(path).items():
+        with _opened(file) as tensors:
+            names = set(tensors.keys())
+            _check_listed(file, names, listed)
+            for name in sorted(names):
+                if model.ignores(name):
+                    continue
+                _check_new(file, name, places, found)
+                _fill(places[name], tensors, file, name)
+                found[name] = file.name
+    missing = sorted(places.keys() - found.keys())
+    if missing:
+        raise WeightsError(f"{path} lacks {_few(missing)}, which {model.config.architecture} needs")
+
+
+def weight_files(path: Path) -> dict[Path, frozenset[str]]:
+    """The safetensors files of a model folder → the tensors that its index promises in each (none without an index).
+
+    Raises:
+        WeightsError: no such files, a damaged index, or one that names a file which is not there.
+    """
+    index = path / INDEX
+    if not index.is_file():
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise WeightsError(f"{path} holds no *.safetensors file; convert the weights to safetensors")
+        return {file: frozenset() for file in files}
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        by_file: dict[str, set[str]] = {}
+        for name, file_name in weight_map.items():
+            by_file.setdefault(file_name, set()).add(name)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{index} is damaged: {error!r}") from error
+    absent = sorted(name for name in by_file if not (path / name).is_file())
+    if absent:
+        raise WeightsError(f"{index} names {_few(absent)}, which {path} does not hold; fetch the model again")
+    return {path / name: frozenset(names) for name, names in sorted(by_file.items())}
+
+
+def random_weights(model: CausalLM, seed: int = 0) -> None:
+    """Fills the model with random numbers of a usual scale: for benchmarks, which need a shape and no sense."""
+    generator = torch.Generator(device=model.device).manual_seed(seed)
+    for name, tensor in model.places().items():
+        if name.endswith("norm.weight"):
+            tensor.fill_(1.0)
+        else:
+            tensor.normal_(0.0, 0.02, generator=generator)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """An open safetensors file; its own errors become `WeightsError`."""
+    try:
+        handle = safe_open(file, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{file} is damaged or cut short: {error}; fetch the model again") from error
+    with handle:
+        yield handle
+
+
+def _check_listed(file: Path, names: set[str], listed: frozenset[str]) -> None:
+    absent = sorted(listed - names)
+    if absent:
+        raise WeightsError(f"{file} lacks {_few(absent)}, which {INDEX} promises there; fetch the model again")
+
+
+def _check_new(file: Path, name: str, places: Mapping[str, torch.Tensor], found: Mapping[str, str]) -> None:
+    if name not in places:
+        raise WeightsError(
+            f"{file} holds {name}, for which the config has no place; config.json may be another model's"
+        )
+    if name in found:
+        raise WeightsError(f"{name} is in {found[name]} and again in {file}; keep one")
+
+
+def _fill(place: torch.Tensor, tensors: Any, file: Path, name: str) -> None:
+    try:
+        header = tensors.get_slice(name)
+        dtype, shape = header.get_dtype(), list(header.get_shape())
+        if dtype not in FLOATS:
+            raise WeightsError(f"{file}: {name} is stored as {dtype}; only {', '.join(FLOATS)} are supported")
+        if shape != list(place.shape):
+            raise WeightsError(f"{file}: {name} has shape {shape}, but the config makes it {list(place.shape)}")
+        place.copy_(tensors.get_tensor(name))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise WeightsError(f"{file}: {name} cannot be read: {error}") from error
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

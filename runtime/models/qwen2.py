@@ -1,0 +1,41 @@
+"""Qwen2 and Qwen2.5: queries, keys and values have a bias, nothing else has one.
+
+In: its `config.json` and checkpoint names. Out: a `ModelConfig`, a `CausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from .config import ModelConfig, dense_config
+from .decoder import CausalLM
+
+__all__ = ["Qwen2", "read_config"]
+
+
+def read_config(hf: Any) -> ModelConfig:
+    """From the transformers config of a Qwen2."""
+    return dense_config(hf, "Qwen2ForCausalLM", qkv_bias=True)
+
+
+class Qwen2(CausalLM):
+    """A Qwen2 decoder (Yang et al., 2024)."""
+
+    WEIGHTS: ClassVar[Mapping[str, str]] = {
+        "model.embed_tokens.weight": "embed",
+        "model.layers.{}.input_layernorm.weight": "layers.{}.input_norm",
+        "model.layers.{}.self_attn.q_proj.weight": "layers.{}.qkv[q]",
+        "model.layers.{}.self_attn.k_proj.weight": "layers.{}.qkv[k]",
+        "model.layers.{}.self_attn.v_proj.weight": "layers.{}.qkv[v]",
+        "model.layers.{}.self_attn.q_proj.bias": "layers.{}.qkv_bias[q]",
+        "model.layers.{}.self_attn.k_proj.bias": "layers.{}.qkv_bias[k]",
+        "model.layers.{}.self_attn.v_proj.bias": "layers.{}.qkv_bias[v]",
+        "model.layers.{}.self_attn.o_proj.weight": "layers.{}.o",
+        "model.layers.{}.post_attention_layernorm.weight": "layers.{}.post_norm",
+        "model.layers.{}.mlp.gate_proj.weight": "layers.{}.gate_up[gate]",
+        "model.layers.{}.mlp.up_proj.weight": "layers.{}.gate_up[up]",
+        "model.layers.{}.mlp.down_proj.weight": "layers.{}.down",
+        "model.norm.weight": "norm",
+        "lm_head.weight": "lm_head",
+    }
