@@ -10,3 +10,8 @@ def checked(text: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise ConstraintError(f"grammar={text!r}: must be a grammar text", keyword="grammar")
     return text
+
+
+def to_lark(text: str) -> str:
+    """The grammar in Lark's syntax."""
+    return text

@@ -1,0 +1,188 @@
+"""A regex as a language: the small algebra that every pattern becomes before it is written for an engine.
+
+    Node = Chars(set) | Seq(items) | Alt(options) | Repeat(item, low, high) | Anchor(kind)
+
+`EMPTY` matches the empty text, `NOTHING` matches no text. Anchors are resolved away (`regex_anchors.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from . import charsets
+from .charsets import CharSet
+
+__all__ = [
+    "EMPTY", "NOTHING", "Alt", "Anchor", "Chars", "Node", "Repeat", "Seq",
+    "alt", "ends", "max_width", "min_width", "repeat", "seq", "write",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chars:
+    """One character of a set."""
+
+    chars: CharSet
+
+
+@dataclass(frozen=True)
+class Seq:
+    """One item after the other."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Alt:
+    """One of the options."""
+
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """An item `low` to `high` times; None is without end."""
+
+    item: Node
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A condition on a position: `start`, `end`, `end_or_newline` (Python's `$`), `boundary`, `not_boundary`.
+
+    `line_start` and `line_end` are those of `re.MULTILINE`.
+    """
+
+    kind: str
+    spelled: str
+
+
+Node: TypeAlias = Chars | Seq | Alt | Repeat | Anchor
+
+EMPTY: Node = Seq(())
+NOTHING: Node = Alt(())
+
+
+def seq(*items: Node) -> Node:
+    """The items one after the other, flattened."""
+    flat: list[Node] = []
+    for item in items:
+        if item == NOTHING or item == Chars(()):
+            return NOTHING
+        flat.extend(item.items if isinstance(item, Seq) else (item,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def alt(*options: Node) -> Node:
+    """One of the options, flattened, without those that match nothing."""
+    flat: list[Node] = []
+    for option in options:
+        for one in option.options if isinstance(option, Alt) else (option,):
+            if one != Chars(()) and one not in flat:
+                flat.append(one)
+    return flat[0] if len(flat) == 1 else Alt(tuple(flat))
+
+
+def repeat(item: Node, low: int, high: int | None) -> Node:
+    """The item so many times."""
+    if item == EMPTY or high == 0:
+        return EMPTY
+    if item == NOTHING or item == Chars(()):
+        return EMPTY if low == 0 else NOTHING
+    return item if (low, high) == (1, 1) else Repeat(item, low, high)
+
+
+def min_width(node: Node) -> int:
+    """Characters of the shortest text (anchors count as empty)."""
+    if isinstance(node, Chars):
+        return 1
+    if isinstance(node, Seq):
+        return sum(map(min_width, node.items))
+    if isinstance(node, Alt):
+        return min(map(min_width, node.options), default=0)
+    return min_width(node.item) * node.low if isinstance(node, Repeat) else 0
+
+
+def max_width(node: Node) -> int | None:
+    """Characters of the longest text; None without end."""
+    if isinstance(node, Chars):
+        return 1
+    if isinstance(node, (Seq, Alt)):
+        widths = [max_width(n) for n in (node.items if isinstance(node, Seq) else node.options)]
+        known = [w for w in widths if w is not None]
+        if len(known) < len(widths):
+            return None
+        return sum(known) if isinstance(node, Seq) else max(known, default=0)
+    if not isinstance(node, Repeat):
+        return 0
+    inner = max_width(node.item)
+    if inner == 0:
+        return 0
+    return None if inner is None or node.high is None else inner * node.high
+
+
+def ends(node: Node, first: bool) -> CharSet:
+    """The characters that a non-empty text of the language may begin with (`first`) or end with."""
+    if isinstance(node, Chars):
+        return node.chars
+    if isinstance(node, Alt):
+        return charsets.union(*(ends(option, first) for option in node.options))
+    if isinstance(node, Repeat):
+        return ends(node.item, first)
+    found: CharSet = ()
+    if isinstance(node, Seq):
+        for item in node.items if first else reversed(node.items):
+            found = charsets.union(found, ends(item, first))
+            if min_width(item):
+                break
+    return found
+
+
+def write(node: Node, *, engine: bool) -> str:
+    """The pattern's text, for the engines (`\\x{1f600}`) or for the `regex` module (`\\U0001f600`)."""
+    if isinstance(node, Chars):
+        return _write_chars(node.chars, engine)
+    if isinstance(node, Seq):
+        return "".join(
+            _grouped(item, engine) if isinstance(item, Alt) else write(item, engine=engine) for item in node.items
+        )
+    if isinstance(node, Alt):
+        return "|".join(write(option, engine=engine) for option in node.options) if node.options else "[^\\s\\S]"
+    if isinstance(node, Repeat):
+        return _grouped(node.item, engine) + _times(node)
+    raise AssertionError(f"unresolved anchor {node.spelled}")
+
+
+def _grouped(node: Node, engine: bool) -> str:
+    text = write(node, engine=engine)
+    return text if isinstance(node, Chars) else f"(?:{text})"
+
+
+def _times(node: Repeat) -> str:
+    known = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((node.low, node.high))
+    if known:
+        return known
+    high = "" if node.high is None else str(node.high)
+    return f"{{{node.low}}}" if node.low == node.high else f"{{{node.low},{high}}}"
+
+
+def _write_chars(chars: CharSet, engine: bool) -> str:
+    if chars == charsets.ANY:
+        return "(?s:.)"
+    if len(chars) == 1 and chars[0][0] == chars[0][1]:
+        return _char(chars[0][0], engine)
+    rest = charsets.complement(chars)
+    negative = len(rest) < len(chars)
+    shown = rest if negative else chars
+    body = "".join(_char(a, engine) if a == b else f"{_char(a, engine)}-{_char(b, engine)}" for a, b in shown)
+    return f"[{'^' if negative else ''}{body}]"
+
+
+def _char(code: int, engine: bool) -> str:
+    char = chr(code)
+    if char.isascii() and char.isalnum():
+        return char
+    return f"\\x{{{code:x}}}" if engine else f"\\U{code:08x}"

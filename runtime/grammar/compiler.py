@@ -1,0 +1,154 @@
+"""Constraint → compiled grammar, off the step loop, kept while it is used.
+
+In: a `Constraint`, and once the vocabulary. Out: a `CompiledGrammar`, at once (`compile`) or as a future (`submit`).
+A constraint that cannot be enforced fails alone, with `ConstraintError`. No torch here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from ...constraint import Constraint
+from ...errors import BackendClosedError, ConstraintError
+from .cache import BoundedCache
+from .choice import engine_for
+from .llguidance_engine import LLGuidanceEngine
+from .matcher import CompiledGrammar
+from .vocabulary import Vocabulary
+
+__all__ = ["Engine", "GrammarCompiler"]
+
+_WORKERS = 2
+# What a compiled grammar is taken to cost: measured over real schemas, engines do not report it.
+_BASE_COST = 64 * 1024
+_COST_PER_CHARACTER = 64
+
+
+class Engine(Protocol):
+    """A grammar engine for one vocabulary."""
+
+    name: str
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        """Makes a constraint ready, or raises ConstraintError."""
+        ...
+
+
+class GrammarCompiler:
+    """Compiles constraints for one vocabulary. May be used from many threads.
+
+    Args:
+        token_bytes: what each id adds to the text.
+        vocab_size: columns of the logits, ≥ `len(token_bytes)`.
+        end_ids: every id that ends a text; all are allowed where it may end.
+        hf_tokenizer: the transformers tokenizer, which spells forced text.
+        special_ids: ids that never stand for text, the end ids among them or not.
+        cache_entries: most compiled grammars kept.
+        cache_bytes: most memory that they are taken to cost.
+        engine: `"llguidance"` or `"xgrammar"` to insist on one; None chooses per constraint (`choice.py`).
+    """
+
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        *,
+        vocab_size: int,
+        end_ids: Iterable[int],
+        hf_tokenizer: Any = None,
+        special_ids: Iterable[int] = frozenset(),
+        cache_entries: int = 512,
+        cache_bytes: int = 256 * 1024 * 1024,
+        engine: str | None = None,
+    ) -> None:
+        self.vocabulary = Vocabulary(
+            token_bytes, vocab_size=vocab_size, end_ids=end_ids, hf_tokenizer=hf_tokenizer, special_ids=special_ids
+        )
+        self._engine_name = engine
+        self._engines: dict[str, Engine] = {}
+        self._cache: BoundedCache[CompiledGrammar] = BoundedCache(cache_entries, cache_bytes)
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        """The compiled grammar, from the cache or new; blocks while it compiles.
+
+        Raises:
+            ConstraintError: no engine enforces it; says why.
+            BackendClosedError: after `close()`.
+        """
+        key = self._key(constraint)
+        compiled = self._cache.get(key)
+        if compiled is None:
+            compiled = self._compile(constraint)
+            self._cache.put(key, compiled, _cost(constraint))
+        return compiled
+
+    def submit(self, constraint: Constraint) -> Future[CompiledGrammar]:
+        """Like `compile`, on a worker thread; done at once where the grammar is cached."""
+        future: Future[CompiledGrammar] = Future()
+        cached = self._cache.get(self._key(constraint))
+        if cached is not None:
+            future.set_result(cached)
+            return future
+        with self._lock:
+            self._check_open()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
+            return self._pool.submit(self.compile, constraint)
+
+    def close(self) -> None:
+        """Ends the workers and drops the cache. A second call does nothing."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._cache.clear()
+
+    @property
+    def cached(self) -> int:
+        """How many compiled grammars are kept."""
+        return len(self._cache)
+
+    def _key(self, constraint: Constraint) -> str:
+        return constraint.key
+
+    def _compile(self, constraint: Constraint) -> CompiledGrammar:
+        engine = self._engine(self._engine_name or engine_for(constraint))
+        try:
+            return engine.compile(constraint)
+        except ConstraintError:
+            raise
+        except (RuntimeError, ValueError, RecursionError) as error:
+            raise ConstraintError(
+                f"{engine.name} cannot compile the {constraint.kind} constraint: {error}", keyword=constraint.kind
+            ) from error
+
+    def _engine(self, name: str) -> Engine:
+        with self._lock:
+            self._check_open()
+            if name not in self._engines:
+                self._engines[name] = self._new_engine(name)
+            return self._engines[name]
+
+    def _new_engine(self, name: str) -> Engine:
+        if name == "llguidance":
+            return LLGuidanceEngine(self.vocabulary)
+        if name == "xgrammar":
+            from .xgrammar_engine import XGrammarEngine  # imports torch
+
+            return XGrammarEngine(self.vocabulary)
+        raise ValueError(f"engine={name!r}: must be 'llguidance' or 'xgrammar'")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BackendClosedError("the grammar compiler was closed")
+
+
+def _cost(constraint: Constraint) -> int:
+    characters = len(constraint.text) + sum(map(len, constraint.options))
+    return _BASE_COST + _COST_PER_CHARACTER * characters

@@ -1,0 +1,41 @@
+"""A `Constraint` in the languages of the engines.
+
+In: a constraint in normal form. Out: the grammar text that each engine compiles. Pure functions, no engine state.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...constraint import Constraint
+from ...schema.grammars import to_lark
+
+__all__ = ["llguidance_grammar"]
+
+# What may stand between JSON tokens when the white space is flexible: bounded, or a model that likes it never ends.
+_FLEXIBLE = r"[ \t]{1,8}|\n[ \t]{0,32}"
+
+
+# Without forcing, a mask holds every legal token: which spelling of a forced text is taken is decided in `forced.py`.
+_HEAD = '%llguidance {"no_forcing": true}\n'
+
+
+def llguidance_grammar(constraint: Constraint) -> str:
+    """What llguidance compiles for this constraint (its dialect of Lark)."""
+    if constraint.form == "json":
+        return f"{_HEAD}start: %json {json.dumps(_with_options(constraint))}"
+    if constraint.form == "regex":
+        return f"{_HEAD}start: /{constraint.text}/"
+    if constraint.form == "choices":
+        return f"{_HEAD}start: " + " | ".join(json.dumps(option, ensure_ascii=False) for option in constraint.options)
+    return _HEAD + to_lark(constraint.text)
+
+
+def _with_options(constraint: Constraint) -> Any:
+    schema: Any = json.loads(constraint.text)
+    options: dict[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    if constraint.whitespace == "flexible":
+        options = {"whitespace_flexible": True, "whitespace_pattern": _FLEXIBLE}
+    options.update(schema.pop("x-guidance", {}))
+    return {**schema, "x-guidance": options}

@@ -1,0 +1,116 @@
+"""What a grammar engine must know of a tokenizer.
+
+In: the bytes of every token, which ids end a text, which are special, and (for forced text) the tokenizer itself.
+Out: a `Vocabulary`: padded token bytes, canonical encoding of a text, and "which tokens begin with these bytes".
+No torch here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+from ...errors import InvalidValueError
+
+__all__ = ["Vocabulary"]
+
+
+class Vocabulary:
+    """The tokens of a model, as a grammar sees them. Immutable; may be used from many threads.
+
+    Args:
+        token_bytes: what each id adds to the text, `b""` where it adds nothing.
+        vocab_size: columns of the logits, ≥ `len(token_bytes)`; ids beyond `token_bytes` are never allowed.
+        end_ids: every id that ends a text.
+        hf_tokenizer: a transformers (or tokenizers) tokenizer, which spells forced text; None spells it by the
+            longest token that fits, each time.
+        special_ids: ids that never stand for text.
+    """
+
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        *,
+        vocab_size: int,
+        end_ids: Iterable[int],
+        hf_tokenizer: Any = None,
+        special_ids: Iterable[int] = (),
+    ) -> None:
+        self.size = vocab_size
+        self.end_ids = frozenset(end_ids)
+        if len(token_bytes) > vocab_size:
+            raise InvalidValueError(f"{len(token_bytes)} tokens do not fit a vocabulary of {vocab_size}")
+        if not self.end_ids or min(self.end_ids) < 0 or max(self.end_ids) >= vocab_size:
+            shown = sorted(self.end_ids)
+            raise InvalidValueError(
+                f"end_ids={shown}: must be at least one id below {vocab_size}, or no text could end"
+            )
+        self.special_ids = frozenset(special_ids) | self.end_ids
+        self._hf_tokenizer = hf_tokenizer
+        padded = [*token_bytes, *[b""] * (vocab_size - len(token_bytes))]
+        self.names = tuple(padded)
+        """What each id is called, special ones by their spelling."""
+        self.text_bytes = tuple(b"" if i in self.special_ids else t for i, t in enumerate(padded))
+        """What each id may add to a constrained text: nothing for special ids."""
+
+    def longer_than(self, start: bytes) -> list[int]:
+        """The ids of tokens that begin with `start` and go on."""
+        keys, ids = self._sorted
+        low = bisect_left(keys, start)
+        high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
+        return [ids[i] for i in range(low, high) if len(keys[i]) > len(start)]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text as the tokenizer spells it; no special token is read out of it.
+
+        Empty where the tokenizer cannot spell exactly this text (it adds a space, or drops something).
+        """
+        ids = self._greedy(text.encode()) if self._tokenizer is None else self._by_tokenizer(text)
+        spelled = b"".join(self.text_bytes[i] for i in ids)
+        return ids if spelled == text.encode() else []
+
+    def _by_tokenizer(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids if all(i < self.size for i in ids) else []
+
+    def _greedy(self, data: bytes) -> list[int]:
+        ids: list[int] = []
+        position = 0
+        while position < len(data):
+            for width in range(min(self._longest, len(data) - position), 0, -1):
+                token = self._by_bytes.get(data[position : position + width])
+                if token is not None:
+                    ids.append(token)
+                    position += width
+                    break
+            else:
+                return []
+        return ids
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """A copy of the fast tokenizer of our own: its settings are changed, and others use the original."""
+        given = self._hf_tokenizer
+        if given is None:
+            return None
+        backend = getattr(given, "backend_tokenizer", given)
+        mine = type(backend).from_str(backend.to_str())
+        mine.no_padding()
+        mine.no_truncation()
+        mine.encode_special_tokens = True
+        return mine
+
+    @cached_property
+    def _sorted(self) -> tuple[list[bytes], list[int]]:
+        pairs = sorted((text, i) for i, text in enumerate(self.text_bytes) if text)
+        return [text for text, _ in pairs], [i for _, i in pairs]
+
+    @cached_property
+    def _by_bytes(self) -> dict[bytes, int]:
+        return {text: i for i, text in reversed(list(enumerate(self.text_bytes))) if text}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.text_bytes), default=0)
