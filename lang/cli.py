@@ -21,14 +21,14 @@ from typing import Any
 
 from .errors import RadicelError, UnsupportedError
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNSUPPORTED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (`sys.argv` by default) and returns its exit code."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         args.command(args)
         sys.stdout.flush()
@@ -60,16 +60,17 @@ def _complain(message: str) -> None:
 # ---- the words
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="radicel", description="Structured LLM programs on your own machine.")
-    parser.add_argument("--version", action="version", version=f"radicel {_version()}")
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    top = argparse.ArgumentParser(prog="radicel", description="Structured LLM programs on your own machine.")
+    top.add_argument("--version", action="version", version=f"radicel {_version()}")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--traceback", action="store_true", help="show where an error came from")
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument("--json", action="store_true", help="print one JSON value")
     model = argparse.ArgumentParser(add_help=False)
     model.add_argument("--model", metavar="M", help="known name, local folder or hub id (default: the embedded model)")
-    words = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    words = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def word(
         name: str, command: Callable[[argparse.Namespace], None], about: str, *parents: argparse.ArgumentParser
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     word("bench", _later, "Measure this machine.", machine, model)
     word("new", _later, "Start a project.").add_argument("name", metavar="NAME")
     word("serve", _later, "Serve a model over HTTP.", model)
-    return parser
+    return top
 
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
