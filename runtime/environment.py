@@ -45,7 +45,7 @@ def _devices() -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
-        "torch threads": torch.get_num_threads(),
+        "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda or "not in this torch",
     }
     if torch.cuda.is_available():
