@@ -1,0 +1,103 @@
+"""From a `Prompt` to token ids, exactly: chat templates, special tokens, kept ids, BOS.
+
+In: a `Prompt`, and a `Codec` (a tokenizer with its chat template, `chat.py`). Out: an `EncodedPrompt`.
+
+Each run of text between kept ids is encoded as one. In it, the spelling of a special token means the token where the
+chat template or `Text(special=True)` wrote it; in all other text it is text. With no such spelling in the contents
+and no kept ids, the result is `apply_chat_template(tokenize=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidValueError
+from .layout import Kept, Layout, Run, lay_out
+from .prompt import EncodedPrompt, Prompt
+
+if TYPE_CHECKING:
+    from .chat import Codec
+
+__all__ = ["PromptEncoder"]
+
+
+class PromptEncoder:
+    """Encodes prompts for one tokenizer. Usable from many threads; keeps no state but the codec's cache.
+
+    Args:
+        codec: the tokenizer.
+        template_kwargs: further variables of the chat template (`enable_thinking=False`).
+    """
+
+    def __init__(self, codec: Codec, *, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        self._codec = codec
+        self._template_kwargs = dict(template_kwargs or {})
+
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """The ids that the model sees.
+
+        Raises:
+            ChatTemplateError: a role without a chat template, or a conversation that the template refuses.
+            RoleError: a turn inside a turn, or an end without a begin.
+            InvalidValueError: an empty prompt, and the tokenizer has no BOS to start from.
+        """
+        layout = self._lay_out(prompt)
+        return EncodedPrompt(tuple(self._with_bos(layout, self._encode(layout.atoms))), layout.reencoded)
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model sees, special tokens of the template spelled out; without a BOS of the tokenizer."""
+        return "".join(atom.text for atom in self._lay_out(prompt).atoms)
+
+    def encode_continuations(self, prompt: Prompt, continuations: Sequence[str]) -> list[tuple[tuple[int, ...], int]]:
+        """The prompt with each continuation, for scoring.
+
+        A continuation is encoded in one run with the literal before it, so that a token at the border may be another
+        than at the end of the prompt alone.
+
+        Returns:
+            per continuation the ids of prompt and continuation, and `start`, from which ids on they are to be scored:
+            the length of the longest common prefix of the prompt and all of these, at least 1, the same for all.
+        """
+        layout = self._lay_out(prompt)
+        last = layout.atoms.pop() if layout.atoms and isinstance(layout.atoms[-1], Run) else Run("")
+        assert isinstance(last, Run)
+        before = self._encode(layout.atoms)
+        at_start = not layout.atoms
+        starts_empty = at_start and not last.text
+
+        def whole(text: str) -> tuple[int, ...]:
+            ids = before + self._codec.encode_run(last.text + text, last.genuine, at_start=at_start)
+            return tuple(self._with_bos(layout, ids, needs_bos=starts_empty))
+
+        prompt_ids = whole("")
+        wholes = [whole(text) for text in continuations]
+        start = min([len(prompt_ids), *(_common(prompt_ids, ids) for ids in wholes)])
+        return [(ids, max(1, start)) for ids in wholes]
+
+    def _lay_out(self, prompt: Prompt) -> Layout:
+        return lay_out(prompt, self._codec, self._template_kwargs)
+
+    def _encode(self, atoms: Sequence[Run | Kept]) -> list[int]:
+        ids: list[int] = []
+        for i, atom in enumerate(atoms):
+            if isinstance(atom, Kept):
+                ids += atom.ids
+            else:
+                ids += self._codec.encode_run(atom.text, atom.genuine, at_start=i == 0)
+        return ids
+
+    def _with_bos(self, layout: Layout, ids: list[int], *, needs_bos: bool = False) -> list[int]:
+        """BOS exactly once: a template writes its own, raw text gets what the tokenizer would put before it."""
+        bos = self._codec.bos_ids if layout.starts_raw else ()
+        if not bos and (needs_bos or not ids):
+            if self._codec.bos_id is None:
+                raise InvalidValueError(
+                    "the prompt is empty and the tokenizer has no BOS token to start from; give at least one character"
+                )
+            bos = (self._codec.bos_id,)
+        return ids if tuple(ids[: len(bos)]) == bos else [*bos, *ids]
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
