@@ -16,8 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from .token_buffer import TokenBuffer
+
 if TYPE_CHECKING:
+    from .batch import PenaltyState
     from .grammar.matcher import Matcher
+    from .radix_cache import Node
 
 __all__ = ["FinishReason", "Listener", "ResolvedSampling", "Sequence", "SequenceResult", "SequenceState", "TextSink"]
 
@@ -71,6 +75,11 @@ class ResolvedSampling:
     def has_penalties(self) -> bool:
         """Whether earlier tokens change the logits."""
         return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log probabilities of the output are wanted: their own, or those of alternatives."""
+        return self.logprobs or self.top_logprobs > 0
 
 
 class TextSink(Protocol):
@@ -144,6 +153,18 @@ class Sequence:
         priority: a higher number is served earlier.
         deadline: `time.monotonic()` seconds after which it is cancelled, or None.
         namespace: sequences share cached prefixes only within one namespace.
+        on_token: called with every output id, on the engine's thread.
+
+    Positions, while it lives (all half-open, `len` = prompt and output tokens so far):
+
+        [0, kv_len)        keys and values are in the pool: [0, tree_len) on the path of `node`, which this sequence
+                           has locked; [tree_len, kv_len) in `own_slots`, which are this sequence's alone.
+        [0, pos)           ran already, or need not run.
+        [pos, target())    still have to run. Where pos < kv_len they are queries: their logits are wanted, their
+                           keys and values are there already.
+        [0, prefill_end)   were known at admission; what they compute goes to the tree at once, later tokens are owned.
+        [0, ran_to)        were through at some time, before a preemption perhaps. `prompt_run` counts the prompt tokens
+                           that ran for the first time; the others were cached.
     """
 
     prompt_ids: list[int]
@@ -165,6 +186,97 @@ class Sequence:
     submitted_at: float = field(default_factory=time.monotonic, init=False)
     first_step_at: float | None = field(default=None, init=False)
     first_token_at: float | None = field(default=None, init=False)
+    tokens: TokenBuffer = field(init=False, repr=False)
+    max_len: int = field(default=0, init=False)
+    arrival: int = field(default=-1, init=False)
+
+    # filled by the scheduler: where its keys and values are, and what has run
+    row: int = field(default=-1, init=False)
+    node: Node | None = field(default=None, init=False, repr=False)
+    tree_len: int = field(default=0, init=False)
+    own_slots: list[int] = field(default_factory=list, init=False, repr=False)
+    pos: int = field(default=0, init=False)
+    prefill_end: int = field(default=0, init=False)
+    ran_to: int = field(default=0, init=False)
+    prompt_run: int = field(default=0, init=False)
+    prompt_counted: bool = field(default=False, init=False)
+
+    # filled from a step's results
+    begun: bool = field(default=False, init=False)
+    ending: FinishReason | None = field(default=None, init=False)
+    end_id: int | None = field(default=None, init=False)
+    matched_stop: int | None = field(default=None, init=False)
+    lookup_at: int = field(default=0, init=False)
+    logprobs: list[float] = field(default_factory=list, init=False, repr=False)
+    top_logprobs: list[dict[int, float]] = field(default_factory=list, init=False, repr=False)
+    prompt_logprobs: list[float | None] | None = field(default=None, init=False, repr=False)
+    end_logprob: float | None = field(default=None, init=False)
+    forced_tokens: int = field(default=0, init=False)
+    penalty_state: PenaltyState | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = TokenBuffer(self.prompt_ids)
+        self.lookup_at = len(self.prompt_ids)
+        if self.logprob_start is not None:
+            self.lookup_at = min(max(self.logprob_start, 1), len(self.prompt_ids))
+            self.prompt_logprobs = [None] if self.logprob_start == 0 else []
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def kv_len(self) -> int:
+        """Tokens whose keys and values are in the pool."""
+        return self.tree_len + len(self.own_slots)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens, of those that are through, that were never computed for this sequence."""
+        return min(self.ran_to, len(self.prompt_ids)) - self.prompt_run
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether it goes on: a token is to be sampled after the last one."""
+        return self.ending is None and len(self) < self.max_len
+
+    @property
+    def wants_end_logprob(self) -> bool:
+        """Whether the end tokens after the prompt are still to be scored."""
+        return self.score_end_ids is not None and self.end_logprob is None
+
+    @property
+    def lookup_end(self) -> int:
+        """[lookup_at, lookup_end) are the known tokens whose log probability is still to be looked up.
+
+        The logits that predict token i are those of position i - 1.
+        """
+        return len(self) if self.sampling.wants_logprobs else len(self.prompt_ids)
+
+    def append_output(self, token_id: int) -> None:
+        """Adds an output token; it still has to run."""
+        self.output_ids.append(token_id)
+        self.tokens.append(token_id)
+
+    def first_logits(self) -> int:
+        """The first position whose logits are still wanted; `len` where none are."""
+        first = len(self)
+        if self.wants_token:
+            first -= 1
+        if self.wants_end_logprob:
+            first = min(first, len(self.prompt_ids) - 1)
+        if self.lookup_at < self.lookup_end:
+            first = min(first, self.lookup_at - 1)
+        return first
+
+    def target(self) -> int:
+        """One past the last position that still has to run; at most `pos` where none has."""
+        if self.wants_token:
+            return len(self)
+        end = 0
+        if self.ending is None and self.kv_len < len(self):
+            end = len(self)  # prefill for its own sake
+        if self.wants_end_logprob:
+            end = max(end, len(self.prompt_ids))
+        if self.lookup_at < self.lookup_end:
+            end = max(end, self.lookup_end - 1)
+        return end

@@ -1,0 +1,391 @@
+"""The engine: one thread that runs model steps for whatever sequences were submitted.
+
+In: sequences (`submit`, `cancel`), from any thread. Out: calls of their listeners, on the engine's thread.
+
+`_step` is the map of the system. Ownership: a sequence is its caller's until `submit` returns, then the engine's until
+its listener is called, once. `_live` holds every sequence between the two, whatever happens in a step: so whoever is
+owed an answer gets one, also when a step raises (`EngineDeadError`) or the engine is closed (`BackendClosedError`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future
+
+from ..errors import (
+    BackendClosedError,
+    ContextLengthError,
+    DeadlineError,
+    EngineDeadError,
+    ForkedProcessError,
+    InvalidValueError,
+)
+from .batch import Runner
+from .engine_config import EngineConfig
+from .invariants import check_invariants
+from .outcome import Outcomes
+from .request import FinishReason, Sequence, SequenceResult, SequenceState
+from .scheduler import Plan, Scheduler
+from .stats import Counters, RuntimeStats
+from .steps import build_samples, build_step
+
+__all__ = ["Engine", "EngineConfig"]
+
+_log = logging.getLogger("radicel")
+
+
+class Engine:
+    """Runs sequences on a model.
+
+    Args:
+        runner: the model; the engine's from here on, closed by `close`.
+        config: how to schedule.
+
+    Without `start()`, whoever calls `step()` is the engine's thread (tests).
+    """
+
+    def __init__(self, runner: Runner, config: EngineConfig | None = None) -> None:
+        self.runner = runner
+        self.config = config or EngineConfig()
+        self.max_len = min(runner.context_length, runner.num_slots - 1)
+        self.counters = Counters()
+        self._outcomes = Outcomes(self.counters, self._finish, self._fail)
+        self.scheduler = Scheduler(
+            self.config,
+            num_slots=runner.num_slots,
+            num_rows=runner.num_rows,
+            counters=self.counters,
+            begin=self._outcomes.begin,
+        )
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._outbox: list[tuple[Sequence, SequenceResult | BaseException]] = []
+        self._deadlines: list[tuple[float, int]] = []
+        # shared with other threads, under the lock of `_wake`
+        self._wake = threading.Condition()
+        self._live: dict[int, Sequence] = {}
+        self._submitted: list[Sequence] = []
+        self._cancelled: list[Sequence] = []
+        self._flushes: list[Future[None]] = []
+        self._closing = False
+        self._closed_by_listener = False
+        self._dead: BaseException | None = None
+        self._snapshot = self._take_snapshot()
+
+    # -- from any thread ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(target=self._main, name="radicel-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, sequences: Seq[Sequence]) -> None:
+        """Takes sequences in, all or none; returns at once.
+
+        Raises:
+            ContextLengthError: one can never fit into the context or the KV pool.
+            InvalidValueError: a prompt is empty, or has an id that the model does not have.
+            EngineDeadError, BackendClosedError, ForkedProcessError: the engine runs no more.
+        """
+        for seq in sequences:
+            self._check_fits(seq)
+        with self._wake:
+            self._check_alive()
+            for seq in sequences:
+                seq.max_len = min(len(seq.prompt_ids) + seq.sampling.max_tokens, self.max_len)
+                self._live[seq.id] = seq
+            self._submitted.extend(sequences)
+            self._wake.notify_all()
+
+    def cancel(self, seq: Sequence) -> None:
+        """Ends a sequence before the next step, with `FinishReason.CANCELLED`; nothing where it is over already."""
+        with self._wake:
+            if seq.id in self._live:
+                self._cancelled.append(seq)
+                self._wake.notify_all()
+
+    def flush_cache(self) -> None:
+        """Drops every cached prefix that no live sequence holds; returns when that is done."""
+        with self._wake:
+            self._check_alive()
+            if self._thread is not None and threading.current_thread() is not self._thread:
+                done: Future[None] = Future()
+                self._flushes.append(done)
+                self._wake.notify_all()
+            else:
+                self._flush()
+                return
+        done.result()
+
+    def stats(self) -> RuntimeStats:
+        """What was done and what is held, as of the last step."""
+        with self._wake:
+            return self._snapshot.with_waiting(len(self._submitted))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ends the engine; sequences in flight fail with `BackendClosedError`. A second call does nothing.
+
+        Args:
+            timeout: seconds to wait for the step in flight; then its sequences fail all the same, and the runner is
+                left open.
+        """
+        with self._wake:
+            if self._closing:
+                return
+            self._closing = True
+            self._closed_by_listener = threading.current_thread() is self._thread
+            self._wake.notify_all()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+        self._abandon(lambda: BackendClosedError("the runtime was closed while the request was in flight"))
+        if thread is None or not thread.is_alive():
+            self._let_go()
+        elif thread is not threading.current_thread():
+            _log.warning("the model step in flight did not end within %s s; its memory is not freed", timeout)
+
+    def check(self) -> None:
+        """Raises AssertionError where an invariant does not hold. Between steps only, on the engine's thread."""
+        check_invariants(self.scheduler)
+
+    # -- on the engine's thread --------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Runs one step; False where there was nothing to run.
+
+        Raises:
+            BaseException: what the step raised; the engine is dead then, and every waiter was told.
+        """
+        try:
+            return self._step()
+        except BaseException as error:
+            self._die(error)
+            raise
+
+    def _step(self) -> bool:
+        began = time.perf_counter()
+        self._receive()
+        plan = self.scheduler.schedule()
+        if plan.works:
+            self._run(plan)
+            self.counters.steps += 1
+            self.counters.busy_s += time.perf_counter() - began
+        for seq in plan.done:
+            self._outcomes.settle(seq)
+        if self.config.check_invariants:
+            self.check()
+        self._publish()
+        return bool(plan.works or plan.done)
+
+    def _run(self, plan: Plan) -> None:
+        batch = build_step(plan.works, plan.updates)
+        launched = time.perf_counter()
+        output = self.runner.forward(batch)
+        samples = build_samples(plan.works, self.runner, self._fail)  # fills masks while the device works
+        self._note_first_step(plan)
+        result = self.runner.sample(output, samples).read()
+        self.counters.device_s += time.perf_counter() - launched
+        self._outcomes.apply(plan, result)
+
+    def _receive(self) -> None:
+        with self._wake:
+            submitted, self._submitted = self._submitted, []
+            cancelled, self._cancelled = self._cancelled, []
+            flushes, self._flushes = self._flushes, []
+        for seq in submitted:
+            self.scheduler.add(seq)
+            if seq.deadline is not None:
+                heapq.heappush(self._deadlines, (seq.deadline, seq.id))
+        for seq in cancelled:
+            self._finish(seq, FinishReason.CANCELLED)
+        self._expire()
+        for done in flushes:
+            self._flush()
+            done.set_result(None)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, identity = heapq.heappop(self._deadlines)
+            seq = self._live.get(identity)
+            if seq is not None and seq.deadline is not None:
+                allowed = seq.deadline - seq.submitted_at
+                self._fail(seq, DeadlineError(f"the request was not done within its timeout of {allowed:.3g} s"))
+        if len(self._deadlines) > 2 * len(self._live) + 64:
+            self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._live)
+
+    def _flush(self) -> None:
+        dropped = self.scheduler.flush()
+        _log.debug("dropped %d cached tokens", dropped)
+        self._snapshot = self._take_snapshot()
+
+    def _note_first_step(self, plan: Plan) -> None:
+        now = time.monotonic()
+        for work in plan.works:
+            if work.seq.first_step_at is None:
+                work.seq.first_step_at = now
+
+    def _finish(self, seq: Sequence, reason: FinishReason) -> None:
+        if seq.state is SequenceState.FINISHED:
+            return
+        self.scheduler.remove(seq)
+        seq.penalty_state = None
+        try:
+            if seq.sink is not None and reason is not FinishReason.CANCELLED:
+                seq.sink.finish()
+        except Exception as error:
+            self._outbox.append((seq, error))
+        else:
+            self._outbox.append((seq, _result(seq, reason)))
+
+    def _fail(self, seq: Sequence, error: BaseException) -> None:
+        if seq.state is SequenceState.FINISHED:
+            return
+        self.scheduler.remove(seq)
+        seq.penalty_state = None
+        self._outbox.append((seq, error))
+
+    def _publish(self) -> None:
+        """Shows the numbers, then tells listeners: whoever is told finds the numbers up to date."""
+        snapshot = self._take_snapshot()
+        with self._wake:
+            self._snapshot = snapshot
+        outbox, self._outbox = self._outbox, []
+        for seq, outcome in outbox:
+            self._tell(seq, outcome)
+
+    def _take_snapshot(self) -> RuntimeStats:
+        scheduler = self.scheduler
+        return self.counters.snapshot(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            kv_used=scheduler.tree.protected_size + scheduler.owned,
+            kv_cached=scheduler.tree.evictable_size,
+            kv_free=scheduler.pool.num_free,
+        )
+
+    def _main(self) -> None:
+        while self._wait_for_work():
+            try:
+                self.step()
+            except BaseException:  # told to every waiter by `step`
+                _log.exception("a model step raised; the engine stops")
+                return
+        if self._closed_by_listener:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody uses runner and scheduler any more."""
+        for seq in [*self.scheduler.running, *self.scheduler.waiting]:
+            self.scheduler.remove(seq)
+        self._snapshot = self._take_snapshot()
+        self.runner.close()
+
+    def _wait_for_work(self) -> bool:
+        """Sleeps until there is work; False where the engine is being closed."""
+        with self._wake:
+            self._wake.wait_for(
+                lambda: (
+                    self._closing
+                    or self._submitted
+                    or self._cancelled
+                    or self._flushes
+                    or self.scheduler.running
+                    or self.scheduler.waiting
+                )
+            )
+            return not self._closing
+
+    # -- who is owed an answer ---------------------------------------------------------------------------------------
+
+    def _tell(self, seq: Sequence, outcome: SequenceResult | BaseException) -> None:
+        with self._wake:
+            if self._live.pop(seq.id, None) is None:
+                return
+        try:
+            if isinstance(outcome, SequenceResult):
+                try:
+                    seq.listener.on_finish(seq, outcome)
+                except Exception as error:
+                    seq.listener.on_error(seq, error)
+            else:
+                seq.listener.on_error(seq, outcome)
+        except Exception:
+            _log.exception("the listener of sequence %d raised", seq.id)
+
+    def _die(self, error: BaseException) -> None:
+        with self._wake:
+            self._dead = error
+        outbox, self._outbox = self._outbox, []
+        for seq, outcome in outbox:
+            self._tell(seq, outcome)
+        self._abandon(self._dead_error)
+
+    def _abandon(self, error: Callable[[], BaseException]) -> None:
+        """Fails whoever still waits for an answer."""
+        with self._wake:
+            live, flushes = list(self._live.values()), self._flushes
+            self._submitted, self._cancelled, self._flushes = [], [], []
+        for seq in live:
+            self._tell(seq, error())
+        for done in flushes:
+            done.set_exception(error())
+
+    def _dead_error(self) -> EngineDeadError:
+        cause = self._dead
+        error = EngineDeadError(
+            f"a model step raised {type(cause).__name__}: {cause}; this runtime is stopped, make a new one"
+        )
+        error.__cause__ = cause
+        return error
+
+    def _check_alive(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcessError(
+                f"this runtime was made in process {self._pid} and is used in its child {os.getpid()}, where its "
+                "thread and device do not exist; make the runtime after forking, or start processes with 'spawn'"
+            )
+        if self._dead is not None:
+            raise self._dead_error()
+        if self._closing:
+            raise BackendClosedError("the runtime is closed; make a new one")
+
+    def _check_fits(self, seq: Sequence) -> None:
+        length = len(seq.prompt_ids)
+        if length == 0:
+            raise InvalidValueError("the prompt has no tokens; give it at least one, such as BOS")
+        ids = seq.tokens.view(0, length)
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.runner.vocab_size:
+            wrong = low if low < 0 else high
+            raise InvalidValueError(f"the prompt has the token id {wrong}; ids are 0 to {self.runner.vocab_size - 1}")
+        room = length + (1 if seq.sampling.max_tokens else 0)
+        if room > self.max_len:
+            context, pool = self.runner.context_length, self.runner.num_slots - 1
+            limit = f"the model's context of {context}" if context <= pool else f"the KV pool of {pool}"
+            raise ContextLengthError(f"the prompt has {length} tokens and does not fit into {limit} tokens; shorten it")
+
+
+def _result(seq: Sequence, reason: FinishReason) -> SequenceResult:
+    now = time.monotonic()
+    return SequenceResult(
+        finish_reason=reason,
+        output_ids=seq.output_ids,
+        end_id=seq.end_id,
+        matched_stop=seq.matched_stop,
+        logprobs=seq.logprobs,
+        top_logprobs=seq.top_logprobs,
+        prompt_logprobs=seq.prompt_logprobs,
+        end_logprob=seq.end_logprob,
+        cached_tokens=seq.cached_tokens,
+        forced_tokens=seq.forced_tokens,
+        queue_s=(seq.first_step_at or now) - seq.submitted_at,
+        first_token_s=None if seq.first_token_at is None else seq.first_token_at - seq.submitted_at,
+        total_s=now - seq.submitted_at,
+    )

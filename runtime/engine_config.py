@@ -1,0 +1,55 @@
+"""The settings of the step loop, checked once.
+
+In: numbers and switches from `LocalRuntime` or a test. Out: a frozen `EngineConfig`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InvalidValueError
+
+__all__ = ["EngineConfig"]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How the engine schedules.
+
+    Attributes:
+        prefill_chunk: most prompt tokens (and re-computed ones) of a step; decoding rows come in addition, so that
+            neither kind of work can stop the other.
+        max_running: most sequences that run at once; the runner's page-table rows are a limit too.
+        policy: order among waiting sequences of one priority: "prefix" (longest cached prefix first, those of one
+            prefix together) or "fcfs" (as they came).
+        prefix_cache: whether sequences share prefixes and leave them in the tree; False is for comparison.
+        forced_runs: whether a run of forced tokens enters one step together; False feeds one a step, with the same
+            outcome.
+        max_overtakes: how many admissions may pass the sequence that waits longest before it is next, whatever its
+            priority and prefix.
+        match_window: how many waiting sequences are compared by cached prefix at a time.
+        decode_headroom: free slots per running sequence that an admission leaves, so that what was just admitted is
+            not preempted at once.
+        check_invariants: whether every step ends with `Engine.check()` (slow; for tests).
+    """
+
+    prefill_chunk: int = 8192
+    max_running: int = 256
+    policy: str = "prefix"
+    prefix_cache: bool = True
+    forced_runs: bool = True
+    max_overtakes: int = 256
+    match_window: int = 64
+    decode_headroom: int = 16
+    check_invariants: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InvalidValueError(f"{name}={value!r}: must be an integer ≥ {least}")
+        if self.policy not in ("prefix", "fcfs"):
+            raise InvalidValueError(f"policy={self.policy!r}: must be 'prefix' or 'fcfs'")
+
+
+_LEAST = {"prefill_chunk": 1, "max_running": 1, "max_overtakes": 1, "match_window": 1, "decode_headroom": 0}

@@ -1,0 +1,66 @@
+"""The invariants of scheduler, tree and pool, checked between two steps.
+
+In: a scheduler. Out: nothing, or an AssertionError that says what is broken.
+
+- Every slot but the trash slot is free, cached or owned, exactly one of them, and the sizes say the same.
+- No live row points to a free slot: a running sequence's prefix is on a locked path, its own slots are its alone.
+- A locked node's count is the number of its holders and locked children; a child's prefix is its holder's tokens.
+- Every page-table row is free or held by one running sequence; who waits holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from .batch import TRASH_SLOT
+from .request import Sequence, SequenceState
+from .scheduler import Scheduler
+
+__all__ = ["check_invariants"]
+
+
+def check_invariants(scheduler: Scheduler) -> None:
+    """Raises AssertionError where an invariant does not hold. Cost: proportional to the pool and the live tokens."""
+    scheduler.pool.check()
+    scheduler.waiting.check()
+    holders = Counter(seq.node for seq in scheduler.running if seq.node is not None)
+    scheduler.tree.check(dict(holders))
+    _check_slots(scheduler)
+    _check_rows(scheduler)
+    for seq in scheduler.running:
+        _check_running(scheduler, seq)
+    for seq in scheduler.waiting:
+        held = (seq.row, seq.node, seq.own_slots, seq.tree_len)
+        assert held == (-1, None, [], 0), f"{seq.id} waits and holds {held}"
+
+
+def _check_slots(scheduler: Scheduler) -> None:
+    cached = [node.slots for node in scheduler.tree.nodes()]
+    owned = [np.array(seq.own_slots, dtype=np.int32) for seq in scheduler.running]
+    every = np.concatenate([scheduler.pool.free_slots(), *cached, *owned])
+    expected = np.arange(TRASH_SLOT + 1, scheduler.pool.capacity + 1)
+    missing, twice = np.setdiff1d(expected, every), [s for s, n in Counter(every.tolist()).items() if n > 1]
+    assert np.array_equal(np.sort(every), expected), f"slots lost: {missing}; in two places: {twice}"
+    assert scheduler.owned == sum(map(len, owned)), (scheduler.owned, sum(map(len, owned)))
+
+
+def _check_rows(scheduler: Scheduler) -> None:
+    rows = [seq.row for seq in scheduler.running]
+    assert len(set(rows)) == len(rows), "two sequences share a row"
+    assert not set(rows) & set(scheduler.free_rows), "a row is free and in use"
+    assert all(row >= 0 for row in rows), "a running sequence has no row"
+
+
+def _check_running(scheduler: Scheduler, seq: Sequence) -> None:
+    assert seq.state is SequenceState.RUNNING, f"{seq.id} runs and is {seq.state}"
+    assert seq.pos <= seq.kv_len <= len(seq) == len(seq.tokens), (seq.id, seq.pos, seq.kv_len, len(seq))
+    assert seq.pos <= seq.first_logits(), f"{seq.id} ran past position {seq.first_logits()}, whose logits it wants"
+    if seq.node is None:
+        assert not scheduler.config.prefix_cache, f"{seq.id} runs outside the tree"
+        return
+    tokens = scheduler.tree.path_tokens(seq.node)
+    assert np.array_equal(tokens, seq.tokens.view(0, seq.tree_len)), f"{seq.id} holds a prefix that is not its own"
+    free = scheduler.pool.free_slots()
+    assert not np.isin(scheduler.row_slots(seq), free).any(), f"the row of {seq.id} points to a free slot"

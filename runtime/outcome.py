@@ -1,0 +1,155 @@
+"""What a step's results do to the sequences: tokens accepted, text pushed, forced runs appended, ends noticed.
+
+In: a plan and its `StepResult`. Out: sequences with more tokens, or finished (`finish`) or failed (`fail`).
+
+    sampled token ──► end or stop id? ──► STOP, the id is not output
+                  └─► matcher accepts ──► output, sink ──► stop string, grammar over: STOP; length: LENGTH
+                                                       └─► what the grammar forces next is output at once
+
+What a matcher, sink or callback raises fails that one sequence and no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..errors import BackendError
+from .batch import StepResult
+from .request import FinishReason, Sequence, SequenceState
+from .scheduler import Plan
+from .stats import Counters
+
+__all__ = ["GrammarMismatchError", "Outcomes"]
+
+
+class GrammarMismatchError(BackendError):
+    """A grammar's mask allowed a token that its matcher then refused."""
+
+
+class Outcomes:
+    """Applies results.
+
+    Args:
+        finish: called once a sequence has nothing left to run.
+        fail: called with what a sequence's own matcher, sink or callback raised.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        finish: Callable[[Sequence, FinishReason], None],
+        fail: Callable[[Sequence, BaseException], None],
+    ) -> None:
+        self._counters = counters
+        self._finish = finish
+        self._fail = fail
+
+    def begin(self, seq: Sequence) -> bool:
+        """Appends what the grammar forces before any token is sampled; False where the sequence is over by that."""
+        try:
+            if seq.matcher is not None and seq.wants_token:
+                self._follow_grammar(seq)
+        except Exception as error:
+            self._fail(seq, error)
+            return False
+        if seq.ending is not None and seq.target() <= 0:
+            self._finish(seq, seq.ending)
+            return False
+        return True
+
+    def apply(self, plan: Plan, result: StepResult) -> None:
+        """Gives every sequence of the plan what it asked for, and finishes those that have nothing left to run."""
+        query = sample = end = 0  # how many results of each kind are handed out
+        for work in plan.works:
+            seq = work.seq
+            for token in work.lookups:
+                _keep_logprob(seq, token, result.query_logprobs[query], result.query_top.get(query, {}))
+                query += 1
+            if work.scores_end:
+                seq.end_logprob = result.end_logprobs[end]
+                end += 1
+            if work.samples:
+                if seq.state is SequenceState.RUNNING:
+                    top = result.top_logprobs.get(sample, {})
+                    self._apply_sample(seq, result.token_ids[sample], result.logprobs[sample], top)
+                sample += 1
+            self.settle(seq)
+
+    def settle(self, seq: Sequence) -> None:
+        """Finishes a sequence that has nothing left to run."""
+        if seq.state is SequenceState.RUNNING and seq.target() <= seq.pos:
+            self._finish(seq, seq.ending or FinishReason.LENGTH)
+
+    def _apply_sample(self, seq: Sequence, token: int, logprob: float, top: dict[int, float]) -> None:
+        try:
+            goes_on = self._take(seq, token)
+            if seq.end_id is None and seq.sampling.wants_logprobs:
+                _keep_logprob(seq, len(seq) - 1, logprob, top)
+            if seq.matcher is not None and goes_on:
+                self._follow_grammar(seq)
+        except Exception as error:
+            self._fail(seq, error)
+
+    def _follow_grammar(self, seq: Sequence) -> None:
+        """Ends the text where the grammar is over; else appends what must come next, until there is a choice."""
+        matcher = seq.matcher
+        assert matcher is not None
+        while True:
+            if matcher.is_terminated():
+                seq.ending = FinishReason.STOP
+                return
+            forced = matcher.forced_tokens()
+            if not forced:
+                return
+            for token in forced:
+                goes_on = self._take(seq, token)
+                if seq.end_id is None:
+                    seq.forced_tokens += 1
+                    self._counters.forced_tokens += 1
+                if not goes_on:
+                    return
+
+    def _take(self, seq: Sequence, token: int) -> bool:
+        """The next token: an end, or one more of the output, seen by grammar and sink. Whether the text goes on."""
+        sampling, matcher = seq.sampling, seq.matcher
+        if seq.first_token_at is None:
+            seq.first_token_at = time.monotonic()
+        is_end = token in sampling.end_ids
+        if matcher is not None and (is_end or token not in sampling.stop_token_ids) and not matcher.accept(token):
+            raise GrammarMismatchError(
+                f"token {token} was chosen for sequence {seq.id} as number {len(seq.output_ids)} of its output, and "
+                "its grammar refuses it; mask and matcher disagree"
+            )
+        if is_end or token in sampling.stop_token_ids:
+            seq.end_id, seq.ending = token, FinishReason.STOP
+            seq.matched_stop = token if token in sampling.stop_token_ids else None
+        else:
+            self._append(seq, token)
+        return seq.ending is None
+
+    def _append(self, seq: Sequence, token: int) -> None:
+        seq.append_output(token)
+        self._counters.generated_tokens += 1
+        if seq.penalty_state is not None:
+            seq.penalty_state.add(token)
+        stopped = seq.sink is not None and seq.sink.push(token)
+        if seq.on_token is not None:
+            seq.on_token(token)
+        if stopped or (seq.matcher is not None and seq.matcher.is_terminated()):
+            seq.ending = FinishReason.STOP
+        elif len(seq) >= seq.max_len:
+            seq.ending = FinishReason.LENGTH
+
+
+def _keep_logprob(seq: Sequence, index: int, logprob: float, top: dict[int, float]) -> None:
+    """The log probability of token `index`, which is the next one that is wanted."""
+    assert index == seq.lookup_at, (index, seq.lookup_at)
+    seq.lookup_at += 1
+    if index < len(seq.prompt_ids):
+        assert seq.prompt_logprobs is not None
+        seq.prompt_logprobs.append(logprob)
+    else:
+        seq.logprobs.append(logprob)
+        if seq.sampling.top_logprobs:
+            seq.top_logprobs.append(top)

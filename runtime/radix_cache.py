@@ -1,0 +1,315 @@
+"""The radix tree over token ids: which prefixes have their keys and values in the pool, and where.
+
+In: token ids and the slots that hold them. Out: the longest cached prefix of a sequence, with its slots; slots that
+were evicted, for the caller to give back to the pool. No tensors: tokens and slots are int32 numpy arrays.
+
+Each edge (a node and the run of tokens that leads to it) holds one slot per token; page size 1, so two prompts part
+at any token. A namespace has a root of its own: sequences share nothing across namespaces. After SGLang's
+RadixAttention (Zheng et al. 2024, "SGLang: Efficient Execution of Structured Language Model Programs").
+
+Locks. A holder locks the node where its prefix ends. `node.locks` counts the holders *at* the node plus its children
+that are locked themselves, so moving a lock from a node to its child costs the same at any depth. A node with
+`locks > 0` is never evicted. Splitting an edge makes a new *upper* node; the lower one keeps its identity, its holders
+and the position where it ends, so whoever holds a node need not know that it was split.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .kv_pool import Slots
+
+__all__ = ["Match", "Namespace", "Node", "RadixCache", "Tokens"]
+
+Tokens = NDArray[np.int32]
+"""int32 [n]: token ids."""
+
+Namespace = tuple[Hashable, ...]
+"""The key of a root: (who gives the key, the key, …), so that a user's key never equals an internal one."""
+
+_EMPTY = np.empty(0, dtype=np.int32)
+
+
+class Node:
+    """One edge of the tree: the tokens from the parent's end to this node's end, and their slots.
+
+    Attributes:
+        tokens, slots: int32 arrays of equal length, at least 1 except at a root; never written in place.
+        parent: None at a root and where the node was evicted.
+        children: first token of the child's edge → child.
+        locks: holders here plus locked children.
+        last_used: the tree's clock when a holder last entered or left.
+        serial: unique, in order of creation.
+        queued: whether the eviction queue has an entry for it.
+    """
+
+    __slots__ = ("children", "last_used", "locks", "namespace", "parent", "queued", "serial", "slots", "tokens")
+
+    def __init__(self, parent: Node | None, namespace: Namespace, tokens: Tokens, slots: Slots, serial: int) -> None:
+        self.parent = parent
+        self.namespace = namespace
+        self.tokens = tokens
+        self.slots = slots
+        self.serial = serial
+        self.children: dict[int, Node] = {}
+        self.locks = 0
+        self.last_used = 0
+        self.queued = False
+
+    def __len__(self) -> int:
+        return int(self.tokens.shape[0])
+
+    def __repr__(self) -> str:
+        return f"<Node {self.serial}: {len(self)} tokens, {len(self.children)} children, {self.locks} locks>"
+
+
+class Match(NamedTuple):
+    """Attributes: the node where the cached prefix ends, and the slots from the start of the search to there."""
+
+    node: Node
+    slots: Slots
+
+
+class RadixCache:
+    """The tree of all namespaces.
+
+    Attributes:
+        evictable_size: slots on unlocked edges, "cached, held by none".
+        protected_size: slots on locked edges.
+    """
+
+    def __init__(self) -> None:
+        self.evictable_size = 0
+        self.protected_size = 0
+        self._roots: dict[Namespace, Node] = {}
+        self._serials = itertools.count()
+        self._clock = 0
+        # (last_used, serial, node): every unlocked leaf has exactly one entry. Entries are not removed when a node is
+        # locked, gets a child or is used again; they are put right when they come up.
+        self._queue: list[tuple[int, int, Node]] = []
+
+    def root(self, namespace: Namespace) -> Node:
+        """The root of a namespace, made on first use."""
+        node = self._roots.get(namespace)
+        if node is None:
+            node = self._roots[namespace] = Node(None, namespace, _EMPTY, _EMPTY, next(self._serials))
+        return node
+
+    def match(self, start: Node, tokens: Tokens) -> Match:
+        """The longest cached run of `tokens` below `start`. Splits an edge where it ends inside one (changes state)."""
+        self._clock += 1
+        node, slots, done = start, [], 0
+        while (step := _step(node, tokens, done)) is not None:
+            child, common = step
+            node = child if common == len(child) else self._split(child, common)
+            node.last_used = self._clock
+            slots.append(node.slots)
+            done += common
+        return Match(node, np.concatenate(slots) if slots else _EMPTY)
+
+    def peek(self, namespace: Namespace, tokens: Tokens) -> tuple[int, int]:
+        """(length of the cached prefix, serial of the node it ends in); no change of state."""
+        node = self._roots.get(namespace)
+        if node is None:
+            return 0, -1
+        done = 0
+        while (step := _step(node, tokens, done)) is not None:
+            node, common = step
+            done += common
+            if common < len(node):
+                break
+        return done, node.serial
+
+    def extend(self, node: Node, tokens: Tokens, slots: Slots) -> Node:
+        """Adds a child with these tokens, at least one; `slots` are the tree's from here on.
+
+        The node must have no child that begins with the same token: match first.
+        """
+        first = int(tokens[0])
+        if first in node.children:
+            raise ValueError(f"{node} has a child that begins with token {first}; match before extending")
+        child = Node(node, node.namespace, tokens.copy(), slots, next(self._serials))
+        child.last_used = self._clock
+        node.children[first] = child
+        self.evictable_size += len(child)
+        self._enqueue(child)
+        return child
+
+    def insert(self, start: Node, tokens: Tokens, slots: Slots) -> tuple[Node, Slots]:
+        """Puts a run of tokens below `start`, as far as the tree does not have it.
+
+        Ownership of `slots`: [0, n) duplicate what the tree holds and come back, to be freed by the caller once nobody
+        reads them; [n, len) are the tree's.
+
+        Returns:
+            the node where the run ends, and the duplicate slots.
+        """
+        node, known = self.match(start, tokens)
+        count = len(known)
+        if count < len(tokens):
+            node = self.extend(node, tokens[count:], slots[count:])
+        return node, slots[:count]
+
+    def lock(self, node: Node) -> None:
+        """One more holder whose prefix ends at `node`; its whole path is safe from eviction."""
+        at: Node | None = node
+        while at is not None:
+            at.locks += 1
+            if at.locks > 1:
+                return
+            self.evictable_size -= len(at)
+            self.protected_size += len(at)
+            at = at.parent
+
+    def unlock(self, node: Node) -> None:
+        """One holder less. What no other holder needs becomes evictable, and counts as used just now."""
+        self._clock += 1
+        at: Node | None = node
+        while at is not None:
+            if at.locks < 1:
+                raise ValueError(f"{at} is unlocked more often than it was locked")
+            at.locks -= 1
+            if at.locks:
+                return
+            self.evictable_size += len(at)
+            self.protected_size -= len(at)
+            at.last_used = self._clock
+            above = at.parent
+            if above is None:
+                self._drop_if_empty(at)
+            elif not at.children:
+                self._enqueue(at)
+            at = above
+
+    def evict(self, count: int) -> Slots:
+        """Takes up to `count` slots off unlocked leaves, least recently used first, from the end of each.
+
+        Returns:
+            the slots, fewer than asked only where everything else is locked. They are the caller's.
+        """
+        taken: list[Slots] = []
+        missing = count
+        while missing > 0 and self._queue:
+            used, _, node = heapq.heappop(self._queue)
+            node.queued = False
+            if node.parent is None or node.locks or node.children:
+                continue
+            if node.last_used != used:
+                self._enqueue(node)
+                continue
+            taken.append(self._cut(node, missing))
+            missing -= len(taken[-1])
+        return np.concatenate(taken) if taken else _EMPTY
+
+    def path_slots(self, node: Node) -> Slots:
+        """The slots from the root to the end of `node`: position i of the prefix lives in the i-th."""
+        runs = [at.slots for at in _upward(node)]
+        return np.concatenate(runs[::-1])
+
+    def path_tokens(self, node: Node) -> Tokens:
+        """The tokens from the root to the end of `node`."""
+        runs = [at.tokens for at in _upward(node)]
+        return np.concatenate(runs[::-1])
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node, roots included, parents before children."""
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def check(self, holders: dict[Node, int]) -> None:
+        """Raises AssertionError where the tree is not what its docstring says.
+
+        Args:
+            holders: node → how many live holders have it locked.
+        """
+        nodes = list(self.nodes())
+        assert set(holders) <= set(nodes), "a holder's node is not in the tree"
+        for node in nodes:
+            _check_node(node, holders.get(node, 0))
+        assert self.evictable_size == sum(len(n) for n in nodes if not n.locks), "evictable size"
+        assert self.protected_size == sum(len(n) for n in nodes if n.locks), "protected size"
+        entries = [node for _, _, node in self._queue]
+        assert len(set(entries)) == len(entries), "a node is queued twice"
+        assert all(node.queued for node in entries), "queued and not marked"
+        assert not any(node.queued for node in set(nodes) - set(entries)), "marked and not queued"
+
+    def _split(self, child: Node, length: int) -> Node:
+        above = child.parent
+        assert above is not None
+        upper = Node(above, child.namespace, child.tokens[:length], child.slots[:length], next(self._serials))
+        upper.last_used = child.last_used
+        upper.locks = 1 if child.locks else 0
+        above.children[int(upper.tokens[0])] = upper
+        child.tokens, child.slots, child.parent = child.tokens[length:], child.slots[length:], upper
+        upper.children[int(child.tokens[0])] = child
+        return upper
+
+    def _cut(self, leaf: Node, count: int) -> Slots:
+        keep = len(leaf) - count
+        if keep > 0:
+            slots = leaf.slots[keep:]
+            leaf.tokens, leaf.slots = leaf.tokens[:keep].copy(), leaf.slots[:keep].copy()
+            self.evictable_size -= len(slots)
+            self._enqueue(leaf)
+            return slots
+        above = leaf.parent
+        assert above is not None
+        del above.children[int(leaf.tokens[0])]
+        leaf.parent = None
+        self.evictable_size -= len(leaf)
+        if above.parent is None:
+            self._drop_if_empty(above)
+        elif not above.children and not above.locks:
+            self._enqueue(above)
+        return leaf.slots
+
+    def _enqueue(self, node: Node) -> None:
+        if not node.queued:
+            node.queued = True
+            heapq.heappush(self._queue, (node.last_used, node.serial, node))
+
+    def _drop_if_empty(self, root: Node) -> None:
+        if not root.children and not root.locks:
+            self._roots.pop(root.namespace, None)
+
+
+def _step(node: Node, tokens: Tokens, done: int) -> tuple[Node, int] | None:
+    """The child that `tokens[done:]` enters and how many tokens of its edge agree, at least 1; else None."""
+    if done >= len(tokens):
+        return None
+    child = node.children.get(int(tokens[done]))
+    if child is None:
+        return None
+    length = min(len(child), len(tokens) - done)
+    differs = child.tokens[:length] != tokens[done : done + length]
+    first = int(differs.argmax())
+    return child, first if differs[first] else length
+
+
+def _upward(node: Node) -> Iterator[Node]:
+    at: Node | None = node
+    while at is not None:
+        yield at
+        at = at.parent
+
+
+def _check_node(node: Node, holders: int) -> None:
+    locked_children = sum(1 for child in node.children.values() if child.locks)
+    assert node.locks == holders + locked_children, f"{node}: {holders} holders, {locked_children} locked children"
+    assert len(node.tokens) == len(node.slots), f"{node}: {len(node.slots)} slots"
+    assert (len(node) == 0) == (node.parent is None), f"{node}: an empty edge, or a root with tokens"
+    for first, child in node.children.items():
+        assert child.parent is node, f"{child} does not know its parent {node}"
+        assert child.namespace == node.namespace, f"{child} is in another namespace than {node}"
+        assert first == int(child.tokens[0]), f"{child} begins with {int(child.tokens[0])}, its key is {first}"
+    if not node.children and not node.locks and node.parent is not None:
+        assert node.queued, f"{node} is an unlocked leaf that eviction would miss"

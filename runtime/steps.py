@@ -1,0 +1,182 @@
+"""From a plan to the arrays of a step.
+
+In: the scheduler's `Work`s. Out: a `StepBatch` for `forward`, then a `SampleBatch` for `sample`; both list rows in the
+order of the plan, and results come back in that order.
+
+The batch is built from views of each sequence's tokens; nothing here looks at a history, so the cost of a row does not
+grow with its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .batch import TRASH_SLOT, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
+from .grammar.matcher import mask_words
+from .request import Sequence
+from .scheduler import Work
+
+__all__ = ["build_samples", "build_step"]
+
+
+def build_step(works: Seq[Work], updates: Seq[RowUpdate]) -> StepBatch:
+    """The ragged batch of these works."""
+    q_lens = [work.end - work.start for work in works]
+    offsets = [0, *accumulate(q_lens)]
+    slots = np.full(offsets[-1], TRASH_SLOT, dtype=np.int64)
+    for work, end in zip(works, offsets[1:]):
+        slots[end - len(work.slots) : end] = work.slots
+    return StepBatch(
+        token_ids=np.concatenate([w.seq.tokens.view(w.start, w.end) for w in works]).astype(np.int64),
+        positions=_positions(works, q_lens, offsets),
+        slots=slots,
+        rows=np.array([work.seq.row for work in works], dtype=np.int32),
+        q_lens=np.array(q_lens, dtype=np.int32),
+        kv_lens=np.array([work.end for work in works], dtype=np.int32),
+        logit_rows=np.array(
+            [offset + i for work, offset in zip(works, offsets) for i in wanted_logits(work)], dtype=np.int64
+        ),
+        updates=tuple(updates),
+    )
+
+
+def wanted_logits(work: Work) -> list[int]:
+    """The tokens of a work, counted from its start, whose logits somebody wants; increasing."""
+    wanted = [token - 1 - work.start for token in work.lookups]
+    if work.scores_end:
+        wanted.append(len(work.seq.prompt_ids) - 1 - work.start)
+    if work.samples:
+        wanted.append(work.end - 1 - work.start)
+    return wanted if len(wanted) < 2 else sorted(set(wanted))
+
+
+def build_samples(works: Seq[Work], runner: Runner, on_error: Callable[[Sequence, Exception], None]) -> SampleBatch:
+    """What to do with the logits; fills the masks, so it is called while the forward pass runs.
+
+    A sequence whose matcher raises is handed to `on_error`; its row is sampled without a mask, to be thrown away.
+    """
+    builder = _SampleBuilder(runner, on_error)
+    for work in works:
+        builder.add(work)
+    return builder.build()
+
+
+class _SampleBuilder:
+    def __init__(self, runner: Runner, on_error: Callable[[Sequence, Exception], None]) -> None:
+        self._runner = runner
+        self._on_error = on_error
+        self._num_logits = 0
+        self._sampled: list[Sequence] = []
+        self._rows: list[int] = []
+        self._masked: list[int] = []
+        self._penalties: list[PenaltyRow] = []
+        self._bias: dict[int, dict[int, float]] = {}
+        self._queries: list[tuple[int, int, int]] = []
+        self._end_rows: list[int] = []
+        self._end_ids: list[frozenset[int]] = []
+
+    def add(self, work: Work) -> None:
+        seq = work.seq
+        row_of = {position: self._num_logits + i for i, position in enumerate(wanted_logits(work))}
+        self._num_logits += len(row_of)
+        for token in work.lookups:
+            top = seq.sampling.top_logprobs if token >= len(seq.prompt_ids) else 0
+            self._queries.append((row_of[token - 1 - work.start], seq.tokens[token], top))
+        if work.scores_end and seq.score_end_ids is not None:
+            self._end_rows.append(row_of[len(seq.prompt_ids) - 1 - work.start])
+            self._end_ids.append(seq.score_end_ids)
+        if work.samples:
+            self._add_sampled(seq, row_of[work.end - 1 - work.start])
+
+    def _add_sampled(self, seq: Sequence, row: int) -> None:
+        index, sampling = len(self._sampled), seq.sampling
+        self._sampled.append(seq)
+        self._rows.append(row)
+        if seq.matcher is not None:
+            self._masked.append(index)
+        bias = dict(sampling.logit_bias)
+        if seq.matcher is None and len(seq.output_ids) < sampling.min_tokens:
+            bias.update(dict.fromkeys(sampling.end_ids | sampling.stop_token_ids, -np.inf))
+        if bias:
+            self._bias[index] = bias
+        if sampling.has_penalties:
+            if seq.penalty_state is None:
+                seq.penalty_state = self._runner.penalty_state(seq.prompt_ids, seq.output_ids)
+            self._penalties.append(
+                PenaltyRow(
+                    index,
+                    seq.penalty_state,
+                    sampling.frequency_penalty,
+                    sampling.presence_penalty,
+                    sampling.repetition_penalty,
+                )
+            )
+
+    def build(self) -> SampleBatch:
+        settings = [seq.sampling for seq in self._sampled]
+        query_rows, query_ids, query_top = zip(*self._queries) if self._queries else ((), (), ())
+        return SampleBatch(
+            rows=np.array(self._rows, dtype=np.int64),
+            temperature=np.array([s.temperature for s in settings], dtype=np.float32),
+            top_p=np.array([s.top_p for s in settings], dtype=np.float32),
+            min_p=np.array([s.min_p for s in settings], dtype=np.float32),
+            top_k=np.array([s.top_k for s in settings], dtype=np.int32),
+            seed=np.array([_as_int64(s.seed) for s in settings], dtype=np.int64),
+            sample_index=np.array([s.sample_index for s in settings], dtype=np.int64),
+            draw_index=np.array([len(seq.output_ids) for seq in self._sampled], dtype=np.int64),
+            masks=self._masks(),
+            mask_rows=np.array(self._masked, dtype=np.int64),
+            penalties=self._penalties,
+            logit_bias=self._bias,
+            want_logprobs=np.array([s.wants_logprobs for s in settings], dtype=np.bool_),
+            top_logprobs=np.array([s.top_logprobs for s in settings], dtype=np.int32),
+            query_rows=np.array(query_rows, dtype=np.int64),
+            query_ids=np.array(query_ids, dtype=np.int64),
+            query_top=np.array(query_top, dtype=np.int32),
+            end_rows=np.array(self._end_rows, dtype=np.int64),
+            end_ids=self._end_ids,
+        )
+
+    def _masks(self) -> NDArray[np.int32] | None:
+        if not self._masked:
+            return None
+        masks = np.zeros((len(self._masked), mask_words(self._runner.vocab_size)), dtype=np.int32)
+        for mask, index in zip(masks, self._masked):
+            seq = self._sampled[index]
+            assert seq.matcher is not None
+            try:
+                seq.matcher.fill_mask(mask)
+                if not mask.any():
+                    raise RuntimeError(f"the grammar of sequence {seq.id} allows no token, and has not ended")
+                if len(seq.output_ids) < seq.sampling.min_tokens:
+                    _forbid(mask, seq.sampling.end_ids | seq.sampling.stop_token_ids)
+            except Exception as error:
+                mask[:] = -1
+                self._on_error(seq, error)
+        return masks
+
+
+def _positions(works: Seq[Work], q_lens: list[int], offsets: list[int]) -> NDArray[np.int64]:
+    starts = np.array([work.start - offset for work, offset in zip(works, offsets)], dtype=np.int64)
+    return np.repeat(starts, q_lens) + np.arange(offsets[-1], dtype=np.int64)
+
+
+def _forbid(mask: NDArray[np.int32], ids: frozenset[int]) -> None:
+    """Clears these ids, unless the grammar allows nothing else."""
+    before = mask.copy()
+    words = mask.view(np.uint32)
+    for token in ids:
+        if token // 32 < len(words):
+            words[token // 32] &= np.uint32(0xFFFFFFFF ^ (1 << (token % 32)))
+    if not mask.any():
+        mask[:] = before
+
+
+def _as_int64(seed: int) -> int:
+    """Any integer as a 64-bit seed: the same for equal seeds."""
+    return (seed + 2**63) % 2**64 - 2**63
