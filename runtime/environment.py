@@ -45,6 +45,7 @@ def _devices() -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
+        "torch": torch.__version__,  # says more than the package's metadata: the build, such as +cpu
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda or "not in this torch",
     }
