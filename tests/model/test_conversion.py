@@ -204,7 +204,10 @@ def test_chat_template_is_the_models_own(tokenizer: Any, gguf_meta: dict[str, An
 
 def test_the_converted_model_answers(tokenizer: Any, model_dir: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_dir)
-    questions = ("What is the capital of France?", "Extract the phone number: 'Hi, this is Ana, call me at 555-1234.'")
+    questions = (
+        "What is the capital of France?",
+        "Extract the name and phone number: 'Hi, this is José Álvarez, call me at 555-1234.'",
+    )
     answers = []
     for question in questions:
         turns = [{"role": "user", "content": question}]
