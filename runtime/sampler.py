@@ -102,7 +102,7 @@ def _draw(scores: Tensor, batch: SampleBatch, hot: NDArray[np.int64]) -> Tensor:
             _limit(scaled, np.flatnonzero(some), top_k, top_p)
     if (min_p > 0).any():
         scaled = scaled.masked_fill_(scaled < upload(min_p, device).log().unsqueeze(-1), -torch.inf)
-    reached = scaled.double().exp_().cumsum(-1)
+    reached = scaled.double().exp().cumsum(-1)
     number = upload(uniforms(batch.seed[hot], batch.sample_index[hot], batch.draw_index[hot]), device)
     drawn = torch.searchsorted(reached, reached[:, -1:] * number.unsqueeze(-1), right=True).squeeze(-1)
     return torch.where(hopeless.squeeze(-1), lowest, drawn.clamp_(max=scores.shape[1] - 1))
@@ -122,7 +122,7 @@ def _limit(scaled: Tensor, rows: NDArray[np.intp], top_k: NDArray[np.int32], top
     ranked = scores.topk(width, -1).values if width < vocab else scores.sort(-1, descending=True).values
     size = upload(sizes, device).unsqueeze(-1)
     mass = upload(top_p[rows].astype(np.float64), device).unsqueeze(-1)
-    weights = ranked.double().exp_()
+    weights = ranked.double().exp()
     weights.masked_fill_(torch.arange(width, device=device) >= size, 0.0)
     before = weights.cumsum(-1) - weights
     needed = ((before < mass * weights.sum(-1, keepdim=True)) & (weights > 0)).sum(-1, keepdim=True)

@@ -12,23 +12,29 @@ from typing import Any
 import pytest
 
 
-def _load_tiny() -> ModuleType:
+def _load(name: str) -> ModuleType:
     # Tests are no package (import mode "importlib"), so a helper beside them is loaded by its path.
-    name = "radicel_tests_tiny"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("tiny.py"))
+    full = f"radicel_tests_{name}"
+    if full not in sys.modules:
+        spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
+        sys.modules[full] = module
         spec.loader.exec_module(module)
-    return sys.modules[name]
+    return sys.modules[full]
 
 
 @pytest.fixture(scope="session")
 def tiny() -> ModuleType:
     """The module `tiny.py`: `make_tiny_model`, `tiny_hf_model`, `tiny_config`, `tiny_tokenizer`."""
-    return _load_tiny()
+    return _load("tiny")
+
+
+@pytest.fixture(scope="session")
+def driver() -> ModuleType:
+    """The module `driver.py`: `Driver` runs steps without an engine, `sampling` makes a `SampleBatch`."""
+    return _load("driver")
 
 
 @pytest.fixture

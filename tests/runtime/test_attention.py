@@ -1,0 +1,110 @@
+"""The PyTorch attention against the ragged reference twin, over every kind of raggedness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from radicel.errors import InvalidValueError
+from radicel.kernels.reference import ragged_attention
+from radicel.runtime.attention import attention_names, make_attention, torch_attention
+from radicel.runtime.batch import StepBatch
+
+CPU = torch.device("cpu")
+KV_HEADS, DIM, CONTEXT, NUM_SLOTS = 2, 8, 96, 400
+
+LENS = {
+    "one decode token": [(1, 17)],
+    "decode batch of one length": [(1, 9)] * 5,
+    "decode batch of many lengths": [(1, n) for n in (1, 2, 60, 9, 90, 33, 33)],
+    "first token": [(1, 1)],
+    "whole prefill": [(40, 40)],
+    "two whole prefills of one length": [(12, 12), (12, 12)],
+    "chunk over a cached prefix": [(7, 50)],
+    "queries of cached positions": [(3, 3), (2, 80)],
+    "forced runs of several lengths": [(4, 20), (4, 21), (2, 9), (3, 50)],
+    "prefill beside decode": [(30, 30), (1, 40), (1, 3), (7, 64), (1, 41), (30, 96)],
+}
+
+
+def _step(lens: list[tuple[int, int]], rows: list[int]) -> StepBatch:
+    num_tokens = sum(q for q, _ in lens)
+    return StepBatch(
+        token_ids=np.zeros(num_tokens, np.int64),
+        positions=np.concatenate([np.arange(n - q, n) for q, n in lens]).astype(np.int64),
+        slots=np.zeros(num_tokens, np.int64),
+        rows=np.asarray(rows, np.int32),
+        q_lens=np.asarray([q for q, _ in lens], np.int32),
+        kv_lens=np.asarray([n for _, n in lens], np.int32),
+        logit_rows=np.arange(num_tokens),
+    )
+
+
+def _compare(
+    lens: list[tuple[int, int]], share: int, dtype: torch.dtype, tolerance: float, num_rows: int = 16, seed: int = 0
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    batch = _step(lens, torch.randperm(num_rows, generator=generator)[: len(lens)].tolist())
+    cache = torch.randn((2, NUM_SLOTS, KV_HEADS, DIM), generator=generator).to(dtype)
+    table = torch.randint(0, NUM_SLOTS - 1, (num_rows, CONTEXT), generator=generator, dtype=torch.int32)
+    q = torch.randn((batch.num_tokens, KV_HEADS * share, DIM), generator=generator).to(dtype)
+    # What lies beyond a sequence's end in its row must never be read: there it is NaN.
+    cache[:, NUM_SLOTS - 1] = torch.nan
+    for row, kv_len in zip(batch.rows, batch.kv_lens):
+        table[row, kv_len:] = NUM_SLOTS - 1
+    attention = make_attention("torch", num_heads=KV_HEADS * share, kv_heads=KV_HEADS, head_dim=DIM, device=CPU)
+    found = attention.attend(cache[0], cache[1], q, attention.prepare(batch, table))
+    starts = torch.from_numpy(np.concatenate(([0], np.cumsum(batch.q_lens))))
+    rows, kv_lens = torch.from_numpy(batch.rows), torch.from_numpy(batch.kv_lens)
+    wanted = ragged_attention(q, cache[0], cache[1], table, rows, starts, kv_lens, DIM**-0.5)
+    torch.testing.assert_close(found.double(), wanted.double(), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
+)
+@pytest.mark.parametrize("share", [1, 3])
+@pytest.mark.parametrize("name", LENS)
+def test_equals_the_reference(name: str, share: int, dtype: torch.dtype, tolerance: float) -> None:
+    _compare(LENS[name], share, dtype, tolerance)
+
+
+@given(
+    lens=st.lists(
+        st.integers(1, CONTEXT).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))), min_size=1, max_size=12
+    ),
+    share=st.sampled_from([1, 2, 5]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=150, deadline=None)
+def test_equals_the_reference_on_any_raggedness(lens: list[tuple[int, int]], share: int, seed: int) -> None:
+    _compare(lens, share, torch.float64, 1e-12, seed=seed)
+
+
+@pytest.mark.parametrize("cells", [1, 100, 1000])
+@pytest.mark.parametrize("name", LENS)
+def test_small_blocks_give_the_same(name: str, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_attention, "MASK_CELLS", cells)
+    monkeypatch.setattr(torch_attention, "GROUP_KV", 100)
+    _compare(LENS[name], 3, torch.float64, 1e-12)
+
+
+def test_a_decode_batch_is_one_group_and_a_long_mask_is_cut() -> None:
+    attention = torch_attention.TorchAttention(4, 2, 8, CPU)
+    table = torch.zeros((64, 20_000), dtype=torch.int32)
+    decode = attention.prepare(_step([(1, 900 + i) for i in range(64)], list(range(64))), table)
+    assert len(decode.groups) == 1
+    chunk = attention.prepare(_step([(4000, 20_000)], [0]), table)
+    masks = [block.mask for block in chunk.groups[0].blocks]
+    assert len(masks) > 1
+    assert max(mask.numel() for mask in masks if mask is not None) <= torch_attention.MASK_CELLS
+
+
+def test_found_by_name() -> None:
+    assert "torch" in attention_names()
+    sizes = {"num_heads": 4, "kv_heads": 2, "head_dim": 8, "device": CPU}
+    assert isinstance(make_attention("auto", **sizes), torch_attention.TorchAttention)
+    with pytest.raises(InvalidValueError, match=r"attention='flash' is not known; one of: auto, .*torch"):
+        make_attention("flash", **sizes)
