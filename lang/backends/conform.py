@@ -1,12 +1,13 @@
 """Whether a text that no grammar engine watched over is what a constraint asks for.
 
-In: a constraint and a finished text. Out: the value, or an error that says what is wrong with the text.
+In: a constraint and a finished text. Out: nothing, or an error that says what is wrong with the text. A type's own
+validators are not run: whoever asked for the value runs them (`Constraint.parse`).
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jsonschema
 
@@ -15,16 +16,11 @@ from ..errors import ConstraintError, ResultError
 if TYPE_CHECKING:
     from ..constraint import Constraint
 
-__all__ = ["conforming_value"]
+__all__ = ["check_conforms"]
 
 
-def conforming_value(constraint: Constraint, text: str) -> Any:
-    """The value of a text under a constraint.
-
-    Raises:
-        ConstraintError: the text is not what the constraint allows.
-        OutputValidationError: it is, and the type's own validator refused it.
-    """
+def check_conforms(constraint: Constraint, text: str) -> None:
+    """Raises ConstraintError where the text is not what the constraint allows."""
     if constraint.form == "json":
         _check_json(constraint, text)
     elif constraint.form == "grammar":
@@ -34,10 +30,9 @@ def conforming_value(constraint: Constraint, text: str) -> Any:
             raise ConstraintError(f"the text {text!r} does not derive from the grammar")
     else:
         try:
-            return constraint.parse(text)
+            constraint.parse(text)
         except ResultError as error:
             raise ConstraintError(str(error)) from error
-    return constraint.parse(text)
 
 
 def _check_json(constraint: Constraint, text: str) -> None:

@@ -18,7 +18,7 @@ from ..backend import GenerateRequest, Generation, Handle, Meta, OnText, Score, 
 from ..errors import BackendClosedError, BackendError, ConstraintError
 from ..prompt import EncodedPrompt, Prompt
 from ..stops import StopMatcher
-from .conform import conforming_value
+from .conform import check_conforms
 from .delivery import Delivery, Job, Steps
 from .messages import chatml
 from .replies import MockRequest, Replies, RepliesSource, Reply
@@ -77,6 +77,10 @@ class MockBackend:
         """The prompt's ChatML text as UTF-8 bytes."""
         return EncodedPrompt(tuple(chatml(prompt).encode()))
 
+    def render(self, prompt: Prompt) -> str:
+        """The prompt's text, its roles in ChatML."""
+        return chatml(prompt)
+
     def flush_cache(self) -> None:
         """Does nothing: a mock has no cache."""
 
@@ -130,9 +134,10 @@ def _generate(request: GenerateRequest, seen: MockRequest, taken: _Taken, on_tex
             first = time.monotonic() - submitted if first is None else first
             _show(sample.push(token), index, on_text)
         _show(sample.finish(whole=sample.count == len(tokens), reason=reply.finish_reason), index, on_text)
+        _check(request, seen, sample)
         meta = _meta(request, seen, reply, sample, tokens[: sample.count])
         meta = replace(meta, queue_s=queued, first_token_s=first, total_s=time.monotonic() - submitted)
-        generations.append(Generation(sample.text, (), _value(request, seen, sample), meta))
+        generations.append(Generation(sample.text, meta=meta))
     return generations
 
 
@@ -219,13 +224,12 @@ def _meta(request: GenerateRequest, seen: MockRequest, reply: Reply, sample: _Sa
     )
 
 
-def _value(request: GenerateRequest, seen: MockRequest, sample: _Sample) -> Any:
-    if request.constraint is None:
-        return sample.text
-    if sample.finish_reason != "stop":
-        return None
+def _check(request: GenerateRequest, seen: MockRequest, sample: _Sample) -> None:
+    """Raises ConstraintError where the reply is not what its request allows; one that was cut short is no value."""
+    if request.constraint is None or sample.finish_reason != "stop":
+        return
     try:
-        return conforming_value(request.constraint, sample.text)
+        check_conforms(request.constraint, sample.text)
     except ConstraintError as error:
         message = f"the mock's reply {sample.text!r} for {seen} is not what its constraint allows: {error}"
         raise ConstraintError(message, keyword=error.keyword, pointer=error.pointer) from error

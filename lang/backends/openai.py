@@ -131,7 +131,7 @@ class OpenAIBackend:
 
     async def _generate(self, request: GenerateRequest, call: Call, on_text: OnText | None) -> list[Generation]:
         if request.sampling.max_tokens == 0:
-            return [Generation("", (), None if request.constraint else "", Meta("length"))] * (request.sampling.n or 1)
+            return [Generation("", meta=Meta("length"))] * (request.sampling.n or 1)
         answer = Answer(request, call, on_text)
         async with aclosing(self._answers(call)) as parts:
             async for data in parts:

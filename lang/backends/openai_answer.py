@@ -12,7 +12,7 @@ from typing import Any
 from ..backend import GenerateRequest, Generation, Meta, OnText
 from ..errors import ConstraintError, OutputValidationError, RemoteError
 from ..stops import StopMatcher
-from .conform import conforming_value
+from .conform import check_conforms
 from .openai_wire import Call, Piece, pieces, unwrap
 
 __all__ = ["Answer"]
@@ -97,16 +97,15 @@ class Answer:
         text = unwrap(sample.text, self._request.constraint) if self._call.wrapped else sample.text
         if self._call.wrapped and text and self._on_text is not None:
             self._on_text(index, text)
-        return Generation(text, (), self._value(text, sample, where), self._meta(index, sample))
+        self._check(text, sample, where)
+        return Generation(text, meta=self._meta(index, sample))
 
-    def _value(self, text: str, sample: _Sample, where: str) -> Any:
+    def _check(self, text: str, sample: _Sample, where: str) -> None:
         constraint, name = self._request.constraint, self._request.name
-        if constraint is None:
-            return text
-        if sample.finish_reason != "stop":
-            return None
+        if constraint is None or sample.finish_reason != "stop":
+            return
         try:
-            return conforming_value(constraint, text)
+            check_conforms(constraint, text)
         except ConstraintError as error:
             message = f"{where} did not keep to the constraint of gen({name!r}): {error}"
             raise OutputValidationError(message, text=text, name=name) from error

@@ -20,7 +20,6 @@ from radicel.errors import (
     CancelledError,
     ConstraintError,
     DeadlineError,
-    OutputValidationError,
     SamplingError,
 )
 from radicel.prompt import Generated, Text, TurnBegin, TurnEnd
@@ -156,6 +155,7 @@ class TestRequests:
         generation, _ = one("x", prompt=[Text("é!")])
         assert generation.meta.prompt_tokens == 3
         assert MockBackend().encode((Text("é!"),)).token_ids == tuple("é!".encode())
+        assert MockBackend().render((TurnBegin("user"), Text("é!"))) == "<|im_start|>user\né!"
 
     def test_prefill(self):
         with MockBackend() as mock:
@@ -168,7 +168,7 @@ class TestText:
     def test_streams_words(self):
         generation, pieces = one("Hello, new  world\n")
         assert pieces == ["Hello,", " new", "  world", "\n"]
-        assert (generation.text, generation.value) == ("Hello, new  world\n", "Hello, new  world\n")
+        assert generation.text == "Hello, new  world\n"
         assert generation.meta.finish_reason == "stop"
         assert generation.meta.completion_tokens == 4
         assert generation.meta.matched_stop is None
@@ -224,8 +224,7 @@ class TestText:
     def test_times(self):
         generation, _ = one(Reply(pieces=["a", "b"], delay=0.02, piece_delay=0.02))
         meta = generation.meta
-        assert 0 <= meta.queue_s < 0.02 <= meta.first_token_s < meta.total_s
-        assert meta.total_s >= 0.04
+        assert 0 <= meta.queue_s <= meta.first_token_s - 0.02 <= meta.total_s - 0.04
 
     def test_samples(self):
         pieces = []
@@ -247,12 +246,22 @@ class TestText:
 
 
 class TestConstraints:
-    def test_the_value_is_parsed(self):
-        assert one("42", constraint=Constraint.dtype(int))[0].value == 42
-        assert one("42\n", constraint=Constraint.dtype(int), stop="\n")[0].value == 42
-        assert one('{"a":1}', constraint=Constraint.of({"type": "object"}))[0].value == {"a": 1}
-        assert one("yes", constraint=Constraint.choices(["yes", "no"]))[0].value == "yes"
-        assert one("ab", constraint=Constraint.regex("[a-z]{2}"))[0].value == "ab"
+    @pytest.mark.parametrize(
+        ("constraint", "text", "value"),
+        [
+            (Constraint.dtype(int), "42", 42),
+            (Constraint.of({"type": "object"}), '{"a":1}', {"a": 1}),
+            (Constraint.choices(["yes", "no"]), "yes", "yes"),
+            (Constraint.regex("[a-z]{2}"), "ab", "ab"),
+        ],
+    )
+    def test_a_reply_that_keeps_to_its_constraint(self, constraint, text, value):
+        generation, _ = one(text, constraint=constraint)
+        assert generation.text == text
+        assert constraint.parse(generation.text) == value
+
+    def test_stops_are_cut_before_the_constraint_is_looked_at(self):
+        assert one("42\n", constraint=Constraint.dtype(int), stop="\n")[0].text == "42"
 
     @pytest.mark.parametrize(
         ("constraint", "text"),
@@ -278,7 +287,7 @@ class TestConstraints:
             ask(mock, constraint=Constraint.json_schema(schema)).result(WAIT)
         assert (raised.value.keyword, raised.value.pointer) == ("minimum", "/a")
 
-    def test_a_refusal_by_the_types_own_validator_is_its_own_error(self):
+    def test_a_types_own_validator_is_not_the_mocks_to_run(self):
         import pydantic
 
         class Even(pydantic.BaseModel):
@@ -287,17 +296,15 @@ class TestConstraints:
             @pydantic.field_validator("n")
             @classmethod
             def even(cls, n):
-                if n % 2:
-                    raise ValueError("odd")
-                return n
+                raise AssertionError("the user's code ran on the mock's thread")
 
-        assert one('{"n": 2}', constraint=Constraint.of(Even))[0].value == Even(n=2)
-        with MockBackend(['{"n": 3}']) as mock, pytest.raises(OutputValidationError, match="odd"):
+        assert one('{"n": 3}', constraint=Constraint.of(Even))[0].text == '{"n": 3}'
+        with MockBackend(['{"n": "3"}']) as mock, pytest.raises(ConstraintError, match="integer"):
             ask(mock, constraint=Constraint.of(Even)).result(WAIT)
 
-    def test_cut_short_has_no_value(self):
+    def test_cut_short_is_not_looked_at(self):
         generation, _ = one(Reply(pieces=['{"a"', ": 1}"]), constraint=Constraint.of(dict), max_tokens=1)
-        assert (generation.text, generation.value, generation.meta.finish_reason) == ('{"a"', None, "length")
+        assert (generation.text, generation.meta.finish_reason) == ('{"a"', "length")
 
 
 RULES = [

@@ -168,7 +168,7 @@ class TestChat:
         server.answer = lambda path, body: chat("Hello!")
         prompt = (TurnBegin("system"), Text("Be "), Text("kind."), TurnEnd(), *HELLO)
         (generation,) = ask(backend, prompt, max_tokens=7, temperature=0.5, top_p=0.9, seed=3, stop="\n").result(WAIT)
-        assert (generation.text, generation.value) == ("Hello!", "Hello!")
+        assert generation.text == "Hello!"
         meta = generation.meta
         assert (meta.finish_reason, meta.prompt_tokens, meta.cached_tokens, meta.completion_tokens) == (
             "stop",
@@ -331,7 +331,7 @@ class TestConstraints:
         constraint = Constraint.of(SCHEMA)
         server.answer = lambda path, body: chat('{"a": 1}')
         (generation,) = ask(backend, constraint=constraint).result(WAIT)
-        assert (generation.text, generation.value) == ('{"a": 1}', {"a": 1})
+        assert generation.text == '{"a": 1}'
         sent = server.calls[0][1]["response_format"]
         assert sent["type"] == "json_schema"
         assert sent["json_schema"]["schema"] == json.loads(constraint.text)
@@ -341,10 +341,10 @@ class TestConstraints:
             ask(backend, constraint=constraint).result(WAIT)
         assert (raised.value.text, raised.value.name) == ('{"a": "1"}', "x")
 
-    def test_cut_short_has_no_value(self, server, backend):
+    def test_cut_short_is_not_looked_at(self, server, backend):
         server.answer = lambda path, body: chat('{"a', reason="length")
         (generation,) = ask(backend, constraint=Constraint.of(SCHEMA)).result(WAIT)
-        assert (generation.text, generation.value, generation.meta.finish_reason) == ('{"a', None, "length")
+        assert (generation.text, generation.meta.finish_reason) == ('{"a', "length")
 
     @pytest.mark.parametrize(
         ("constraint", "wrote", "text", "value"),
@@ -361,7 +361,8 @@ class TestConstraints:
         server.answer = lambda path, body: [chunk(wrote[:half]), chunk(wrote[half:], reason="stop")]
         shown = []
         (generation,) = ask(backend, constraint=constraint, on_text=lambda i, t: shown.append(t)).result(WAIT)
-        assert (generation.text, generation.value, shown) == (text, value, [text])
+        assert (generation.text, shown) == (text, [text])
+        assert constraint.parse(text) == value
         schema = server.calls[0][1]["response_format"]["json_schema"]["schema"]
         assert (schema["type"], schema["required"]) == ("object", ["value"])
 
@@ -493,11 +494,11 @@ class TestErrors:
         assert len(server.calls) == 1
 
     def test_timeout(self, server, backend):
-        server.answer = lambda path, body: [chunk("a"), 1.0, chunk("b", reason="stop")]
+        server.answer = lambda path, body: [chunk("a"), 4.0, chunk("b", reason="stop")]
         begin = time.monotonic()
         with pytest.raises(DeadlineError, match=r"gen\('x'\).*timeout of 0\.2 s"):
             ask(backend, on_text=lambda i, t: None, timeout=0.2).result(WAIT)
-        assert time.monotonic() - begin < 0.9
+        assert time.monotonic() - begin < 3.5
 
     def test_cancel_leaves_the_server(self, server, backend):
         server.answer = lambda path, body: [chunk("a"), *[0.02, chunk("b")] * 500]
