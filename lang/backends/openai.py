@@ -52,8 +52,9 @@ class OpenAIBackend:
     `meta.probabilities` then only says which one it was. JSON schemas bind a `gen` on the chat endpoint; a regex or a
     grammar is refused. `meta.matched_stop` is known where the server tells it, or the stop was found here (`keep_stop`,
     `stop_regex`, more than four stops). There are no token ids. With `n > 1` the server tells only the sum of
-    completion tokens: it stands in the first sample's meta, unless `logprobs` are asked for, which count them.
-    `priority` changes nothing.
+    completion tokens: it stands in the first sample's meta, unless `logprobs` are asked for, which count them; a call
+    left at a stop found here has no counts. `priority` changes nothing, and a `select` of a chat is made at
+    temperature 0.
 
     Raises:
         BackendError: the `openai` package is missing, or there is no key.
