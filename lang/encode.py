@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidValueError
 from .layout import Kept, Layout, Run, lay_out
-from .prompt import EncodedPrompt, Prompt
+from .prompt import EncodedPrompt, Generated, Prompt, Text, TurnBegin
 
 if TYPE_CHECKING:
     from .chat import Codec
@@ -49,7 +49,7 @@ class PromptEncoder:
         """The text that the model sees, special tokens of the template spelled out; without a BOS of the tokenizer."""
         return "".join(atom.text for atom in self._lay_out(prompt).atoms)
 
-    def encode_continuations(self, prompt: Prompt, continuations: Sequence[str]) -> list[tuple[tuple[int, ...], int]]:
+    def encode_continuations(self, prompt: Prompt, continuations: Sequence[str]) -> list[tuple[list[int], int]]:
         """The prompt with each continuation, for scoring.
 
         A continuation is encoded in one run with the literal before it, so that a token at the border may be another
@@ -59,6 +59,14 @@ class PromptEncoder:
             per continuation the ids of prompt and continuation, and `start`, from which ids on they are to be scored:
             the length of the longest common prefix of the prompt and all of these, at least 1, the same for all.
         """
+        if _opens_answer(prompt):  # the template may have a space to put before it
+            prompt_ids, *wholes = [list(self.encode((*prompt, Text(text))).token_ids) for text in ("", *continuations)]
+        else:
+            prompt_ids, *wholes = self._continued(prompt, ["", *continuations])
+        start = min([len(prompt_ids), *(_common(prompt_ids, ids) for ids in wholes)])
+        return [(ids, max(1, start)) for ids in wholes]
+
+    def _continued(self, prompt: Prompt, continuations: Sequence[str]) -> list[list[int]]:
         layout = self._lay_out(prompt)
         last = layout.atoms.pop() if layout.atoms and isinstance(layout.atoms[-1], Run) else Run("")
         assert isinstance(last, Run)
@@ -66,14 +74,11 @@ class PromptEncoder:
         at_start = not layout.atoms
         starts_empty = at_start and not last.text
 
-        def whole(text: str) -> tuple[int, ...]:
+        def whole(text: str) -> list[int]:
             ids = before + self._codec.encode_run(last.text + text, last.genuine, at_start=at_start)
-            return tuple(self._with_bos(layout, ids, needs_bos=starts_empty))
+            return self._with_bos(layout, ids, needs_bos=starts_empty)
 
-        prompt_ids = whole("")
-        wholes = [whole(text) for text in continuations]
-        start = min([len(prompt_ids), *(_common(prompt_ids, ids) for ids in wholes)])
-        return [(ids, max(1, start)) for ids in wholes]
+        return [whole(text) for text in continuations]
 
     def _lay_out(self, prompt: Prompt) -> Layout:
         return lay_out(prompt, self._codec, self._template_kwargs)
@@ -97,6 +102,11 @@ class PromptEncoder:
                 )
             bos = (self._codec.bos_id,)
         return ids if tuple(ids[: len(bos)]) == bos else [*bos, *ids]
+
+
+def _opens_answer(prompt: Prompt) -> bool:
+    written = [part for part in prompt if not (isinstance(part, (Text, Generated)) and not part.text)]
+    return bool(written) and isinstance(written[-1], TurnBegin)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

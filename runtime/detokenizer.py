@@ -119,7 +119,7 @@ class TextStream:
             unfinished = self._stops.matched is None and num_ids < self._num_ids
             return kept, ("stop",) if unfinished else ()
         rest = self.text[at:]
-        return kept + self._tokenizer.encode_run(rest, at_start=self._at_start and not at), ("stop",)
+        return kept + self._tokenizer.encode_run(rest, at_start=self._at_start and not kept), ("stop",)
 
     def _decode(self, token_id: int) -> str:
         if self._skip_special and self._tokenizer.is_special(token_id):

@@ -401,7 +401,9 @@ def test_private_characters_in_a_text_do_not_confuse_the_marks() -> None:
     assert ids_of(tokenizer, prompt).count(tokenizer.hf.convert_tokens_to_ids("<|im_end|>")) == 2
 
 
-PIECES = st.sampled_from(["Hello", " ", "\n", "\n\n", "<|im_end|>", "<think>", "</think>", "<s>", "é", "😀", "a", "<", ">"])
+PIECES = st.sampled_from(
+    ["Hello", " ", "\n", "\n\n", "<|im_end|>", "<think>", "</think>", "<s>", "é", "😀", "a", "<", ">"]
+)
 TEXTS = st.lists(PIECES, max_size=6).map("".join)
 
 
