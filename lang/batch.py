@@ -1,0 +1,134 @@
+"""Many runs of one program at the same time.
+
+In: the items, and what makes a run of one of them.
+Out: their states in input order, each with its own success or error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from .errors import BatchError, InvalidValueError, UnsupportedError
+from .launch import Launch, cancel
+from .pool import settle
+from .state import State
+
+__all__ = ["Batch", "BatchItem"]
+
+BatchItem: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
+
+
+class Batch:
+    """A batch that has not begun.
+
+    Args:
+        launch: makes the run of an item from its positional and keyword arguments; never raises.
+        items: dicts or tuples.
+        num_threads: most bodies at a time, or "auto".
+        on_error: "return" or "raise".
+        save: refused.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[tuple[Any, ...], Mapping[str, Any]], Launch],
+        items: Iterable[BatchItem],
+        *,
+        num_threads: int | str,
+        on_error: str,
+        save: object,
+    ) -> None:
+        if save is not None:
+            raise UnsupportedError(f"run_batch(save={save!r}) is not in this version; leave it out")
+        if on_error not in ("return", "raise"):
+            raise InvalidValueError(f"on_error={on_error!r}: must be 'return' or 'raise'")
+        self._on_error = on_error
+        self._limit = _checked_limit(num_threads)
+        if isinstance(items, (str, bytes, Mapping)):
+            raise TypeError(f"a batch is a list of dicts or tuples, not a {type(items).__name__}")
+        self._launches = [launch(*_arguments(index, item)) for index, item in enumerate(items)]
+        self._waiting: deque[Launch] = deque()
+
+    def run(self, progress_bar: bool) -> list[State]:
+        """All states, when all have ended. An interrupt cancels everything."""
+        return list(self.iterate(progress_bar))
+
+    def iterate(self, progress_bar: bool) -> Iterator[State]:
+        """The states in input order, each as soon as it has ended. Closing the iterator cancels the rest."""
+        with self._begun(progress_bar):
+            for launch in self._launches:
+                launch.executor.wait_finished()
+                yield launch.state
+        settle()
+        self._raise_failures()
+
+    async def arun(self, progress_bar: bool) -> list[State]:
+        """All states, awaited. Cancelling the task cancels everything."""
+        begun = self._begun(progress_bar, wait=False)
+        with begun:
+            for launch in self._launches:
+                await launch.wait()
+        self._raise_failures()
+        return [launch.state for launch in self._launches]
+
+    @contextlib.contextmanager
+    def _begun(self, progress_bar: bool, wait: bool = True) -> Iterator[None]:
+        with _progress(len(self._launches), progress_bar) as advance:
+            for launch in self._launches:
+                launch.open(self._start_next)
+                launch.executor.on_finish(advance)
+            self._waiting.extend(self._launches)
+            for _ in range(min(self._limit, len(self._launches))):
+                self._start_next()
+            try:
+                yield
+            except BaseException:
+                self._waiting.clear()
+                cancel(self._launches, wait)
+                raise
+
+    def _start_next(self) -> None:
+        with contextlib.suppress(IndexError):  # none left
+            self._waiting.popleft().queue()
+
+    def _raise_failures(self) -> None:
+        if self._on_error == "return":
+            return
+        states = [launch.state for launch in self._launches]
+        failures = {index: error for index, state in enumerate(states) if (error := state.error()) is not None}
+        if failures:
+            raise BatchError(states, failures) from next(iter(failures.values()))
+
+
+def _arguments(index: int, item: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(item, Mapping):
+        return (), item
+    if isinstance(item, (tuple, list)):
+        return tuple(item), {}
+    raise TypeError(f"batch[{index}] is a {type(item).__name__}; give a dict or a tuple of arguments")
+
+
+def _checked_limit(num_threads: int | str) -> int:
+    if num_threads == "auto":
+        return 1 << 62
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+        raise InvalidValueError(f"num_threads={num_threads!r}: must be 'auto' or an integer ≥ 1")
+    return num_threads
+
+
+@contextlib.contextmanager
+def _progress(total: int, wanted: bool) -> Iterator[Callable[[], None]]:
+    """A callback for each item that ends; it moves a bar where one is wanted and there is a terminal."""
+    if not wanted:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=False) as progress:
+        bar = progress.add_task("programs", total=total)
+        yield lambda: progress.advance(bar)

@@ -1,0 +1,321 @@
+"""Runs the generating nodes of one program as soon as they can run, and knows when the program is done.
+
+In: nodes, as a `Stream` records them; the body; a backend.
+Out: their `Cell`s, which become done in any order; `finished` when the body and every cell are.
+
+No thread belongs to a program or a value. A node whose text before it is known is submitted by whoever made it known:
+the thread that records it, or the dispatcher when a request before it ends. A backend's callback only puts the cell
+on the dispatcher's queue. Everything that changes is guarded by `changed`; backends are called without it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from .backend import Backend
+from .bindings import Cell
+from .calls import UnstartedCall
+from .errors import CancelledError
+from .ir import Node, frontier, prompt_of
+from .lifetime import Lifetime
+from .pool import Task, dispatcher, in_worker
+from .prompt import Generated, Prompt
+from .requests import Outcome, outcome, submit
+
+__all__ = ["Executor", "current", "start_calls_of_caller"]
+
+_current: ContextVar[Executor | None] = ContextVar("radicel_program", default=None)
+
+
+def current() -> Executor | None:
+    """The program whose body the caller runs in, or None."""
+    return _current.get()
+
+
+def start_calls_of_caller() -> None:
+    """Starts the programs that the caller's body called and did not inline (`calls.py`)."""
+    program = _current.get()
+    if program is not None:
+        program.start_calls()
+
+
+class Executor(Lifetime):
+    """One run of one program.
+
+    Args:
+        backend: what runs its requests.
+        stream: whether text is wanted as it appears.
+        parent: the program that started this one.
+
+    Attributes:
+        finished: whether body, cells and the programs it started are done (`Lifetime`).
+        cells: of the generating nodes, in the order they were recorded.
+        body_done, ret_value, body_error: what became of the body.
+        seen: errors that reads raised in the body; if it goes on, it has dealt with them.
+        calls: programs that the body called and that are neither started nor inlined yet.
+        task: the body, while it waits for a thread.
+    """
+
+    def __init__(self, backend: Backend, *, stream: bool = False, parent: Executor | None = None) -> None:
+        self.backend = backend
+        self.stream = stream
+        self.parent = parent
+        super().__init__()
+        self.cells: dict[Node, Cell] = {}
+        self.children: list[Executor] = []
+        self.calls: list[UnstartedCall] = []
+        self.task: Task | None = None
+        self.body_done = False
+        self.body_error: BaseException | None = None
+        self.ret_value: Any = None
+        self._cancelled: CancelledError | None = None
+        self.seen: list[BaseException] = []
+        self._names = 0
+
+    # --- the body ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The program begins: it is not finished before `end_body`."""
+        self.hold()
+        if self.parent is not None:
+            self.parent.adopt(self)
+
+    def run_body(self, body: Callable[[], Any]) -> None:
+        """Runs the body here and now. Raises nothing: what the body raises is kept in `body_error`."""
+        token = _current.set(self)
+        value, error = None, None
+        try:
+            self._refuse_cancelled()
+            value = body()
+            self.start_calls()
+        except BaseException as raised:
+            vars(raised).setdefault("_radicel_traceback", raised.__traceback__)
+            error = raised
+        finally:
+            _current.reset(token)
+        self.end_body(value, error)
+
+    def end_body(self, value: Any = None, error: BaseException | None = None) -> None:
+        """The body is over. After an error everything that the program still waits for is cancelled."""
+        with self.changed:
+            self.body_done, self.ret_value, self.body_error = True, value, error
+            self.notify()
+        if error is not None:
+            cancelled = CancelledError(f"cancelled because the program's body raised {type(error).__name__}")
+            cancelled.__cause__ = error
+            self.cancel(cancelled)
+        self.release()
+
+    def start_calls(self) -> None:
+        """Starts the programs that the body called and did not inline."""
+        while self.calls:
+            self.calls.pop(0).start()
+
+    def adopt(self, child: Executor) -> None:
+        """This program is not finished before `child` is."""
+        with self.changed:
+            self.children.append(child)
+        self.hold()
+        child.on_finish(self.release)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def add(self, node: Node) -> Cell:
+        """Takes a generating node and submits it as soon as the text before it is known.
+
+        Raises:
+            CancelledError: the program was cancelled.
+        """
+        with self.changed:
+            self._refuse_cancelled()
+            self.hold()
+            needs = tuple(self.cells[n] for n in frontier(node.prefix))
+            waiting = [cell for cell in needs if not cell.done]
+            cell = self.cells[node] = Cell(node, needs, blockers=len(waiting))
+            for needed in waiting:
+                needed.dependents.append(cell)
+        if not waiting:
+            self._advance([cell])
+        return cell
+
+    def prompt(self, tip: Node | None) -> Prompt:
+        """The prompt up to and including `tip`, whose text must be known."""
+        return prompt_of(tip, self._written)
+
+    def fresh_name(self) -> str:
+        """A name for a value that has none."""
+        with self.changed:
+            self._names += 1
+            return f"_gen_{self._names}"
+
+    def _written(self, node: Node) -> Generated:
+        written = self.cells[node].written
+        assert written is not None, f"{node} has no text yet"
+        return written
+
+    def _advance(self, ready: Iterable[Cell]) -> None:
+        """Submits cells, and those that become ready because a request ended on the spot."""
+        todo = deque(ready)
+        while todo:
+            cell = todo.popleft()
+            if not cell.done:
+                todo.extend(self._submit(cell))
+
+    def _submit(self, cell: Cell) -> list[Cell]:
+        failure = next((need.failure for need in cell.needs if need.failure is not None), None)
+        if failure is not None:
+            return self._settle(cell, failure)
+        on_text = partial(self._on_text, cell) if self.stream else None
+        try:
+            handle = submit(self.backend, cell.node, self.prompt(cell.node.prefix), on_text)
+        except Exception as error:
+            return self._settle(cell, error)
+        with self.changed:
+            cell.handle, cancelled = handle, cell.done
+        if cancelled:
+            handle.cancel()
+            return []
+        if handle.future.done():
+            return self._receive(cell)
+        dispatcher.ensure()
+        handle.future.add_done_callback(partial(self._on_done, cell))
+        return []
+
+    def _on_done(self, cell: Cell, _: Any) -> None:
+        if not cell.done:
+            dispatcher.put(lambda: self._advance(self._receive(cell)))
+
+    def _on_text(self, cell: Cell, sample: int, piece: str) -> None:
+        if sample == 0 and piece:
+            with self.changed:
+                if not cell.done:
+                    cell.pieces.append(piece)
+                    self.notify()
+
+    def _receive(self, cell: Cell) -> list[Cell]:
+        """Takes the result of a request that ended; returns the cells that can be submitted now."""
+        assert cell.handle is not None
+        try:
+            result = outcome(cell.node, cell.handle.future.result())
+        except concurrent.futures.CancelledError:
+            return self._settle(cell, CancelledError(f"the request for {cell.name!r} was cancelled"))
+        except BaseException as error:
+            return self._settle(cell, error)
+        return self._settle(cell, result)
+
+    def _settle(self, cell: Cell, result: Outcome | BaseException) -> list[Cell]:
+        """Makes a cell done, and after a failure the cells that need it; returns those that can be submitted now."""
+        ready: list[Cell] = []
+        settled = 0
+        todo = [(cell, result)]
+        with self.changed:
+            while todo:
+                cell, result = todo.pop()
+                if cell.done:
+                    continue
+                settled += 1
+                cell.is_done = True
+                if isinstance(result, Outcome):
+                    cell.generations, cell.written, cell.fault = result.generations, result.written, result.fault
+                else:
+                    vars(result).setdefault("_radicel_traceback", result.__traceback__)
+                    cell.failure = result
+                for dependent in cell.dependents:
+                    dependent.blockers -= 1
+                    if cell.failure is not None:
+                        todo.append((dependent, cell.failure))
+                    elif dependent.blockers == 0 and not dependent.done:
+                        ready.append(dependent)
+                cell.dependents = []
+            self.notify()
+        self.release(settled)
+        return ready
+
+    # --- cancelling -------------------------------------------------------------------------------------------------
+
+    def cancel(self, error: CancelledError | None = None) -> None:
+        """Ends the program: values not finished fail with `error`, and nothing more is asked of the backend."""
+        error = error or CancelledError("the program was cancelled")
+        with self.changed:
+            if self.finished:
+                return
+            self._cancelled = self._cancelled or error
+            children, cells = list(self.children), list(self.cells.values())
+            self.notify()
+        body = self.task.claim() if self.task is not None else None
+        if body is not None:
+            self.end_body(error=error)
+        for child in children:
+            child.cancel(error)
+        self.cancel_cells(cells, error)
+
+    def cancel_cells(self, cells: Iterable[Cell], error: CancelledError) -> None:
+        """Fails those of `cells` that are not done, and stops their requests."""
+        for cell in cells:
+            if not cell.done:
+                self._settle(cell, error)
+                if cell.handle is not None:
+                    cell.handle.cancel()
+
+    def drop(self, cells: Iterable[Cell]) -> None:
+        """`cancel_cells` for values that nobody can read any more: their failure does not count."""
+        unread = [cell for cell in cells if not cell.done]
+        for cell in unread:
+            cell.dropped = True
+        self.cancel_cells(unread, CancelledError("the branch was dropped before its value came"))
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled is not None
+
+    def _refuse_cancelled(self) -> None:
+        if self._cancelled is not None:
+            raise CancelledError(str(self._cancelled)) from self._cancelled
+
+    # --- waiting and errors -----------------------------------------------------------------------------------------
+
+    def wait(self, until: Callable[[], bool], timeout: float | None = None) -> None:
+        """Waits in this thread until `until()`, which is called with `changed` held, or for `timeout` seconds."""
+        start_calls_of_caller()
+        # The pool may be full of bodies that wait like this one, so a worker runs the body that it waits for.
+        body = self.task.claim() if self.task is not None and in_worker() else None
+        if body is not None:
+            body()
+        super().wait(until, timeout)
+
+    def inside(self) -> bool:
+        """Whether the caller runs in this program's body, or in that of a program started by it."""
+        caller = current()
+        while caller is not None and caller is not self:
+            caller = caller.parent
+        return caller is self
+
+    def error(self, main: Node | None) -> BaseException | None:
+        """What the program failed with: the body's exception, else the first failure that the body did not deal with.
+
+        Args:
+            main: the end of the program's own stream. A node on it that has no text is never dealt with: the text
+                of the program is then not what it says.
+        """
+        if self.body_error is not None:
+            return self.body_error
+        with self.changed:
+            cells = list(self.cells.values())
+        broken = next((self.cells[n].failure for n in frontier(main)), None)
+        for cell in cells:
+            error = cell.error()
+            if error is None or cell.dropped:
+                continue
+            if error is broken or not any(error is seen for seen in self.seen):
+                return error
+        for child in self.children:
+            error = child.error(None)
+            if error is not None and not any(error is seen for seen in self.seen):
+                return error
+        return None

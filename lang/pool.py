@@ -1,0 +1,212 @@
+"""The threads of the language: one that answers backends, and a few that run bodies.
+
+In: small tasks of the executor (`Dispatcher`), bodies of programs (`BodyPool`).
+Out: they run, in order; the threads end by themselves when there is nothing left for them.
+
+A body that waits for a value costs a thread but no time, so the pool counts only the bodies that are not waiting:
+a new thread is started when bodies are queued and too few are at work, never more than `limit` in all. A worker that
+waits for a program whose body is still queued runs that body itself (`Task.claim`), so bodies that wait for programs
+they started cannot lock the pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+__all__ = ["BodyPool", "Dispatcher", "Task", "bodies", "dispatcher", "in_worker", "settle", "while_blocked"]
+
+_log = logging.getLogger("radicel")
+_SETTLE_S = 1.0
+
+
+class Dispatcher:
+    """One daemon thread that runs tasks in order, alive only while somebody holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._users = 0
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Keeps the thread alive until `release`."""
+        with self._lock:
+            self._users += 1
+
+    def release(self) -> None:
+        """Lets the thread end when nobody else holds it and its tasks are done."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._thread is not None:
+                self._tasks.put(None)
+
+    def ensure(self) -> None:
+        """Starts the thread if there is none."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="radicel-dispatcher", daemon=True)
+                self._thread.start()
+                if self._users == 0:
+                    self._tasks.put(None)
+
+    def put(self, task: Callable[[], object]) -> None:
+        """Runs `task` on the thread, after those put before it."""
+        self._tasks.put(task)
+        self.ensure()
+
+    def put_from_finalizer(self, task: Callable[[], object]) -> None:
+        """`put` for `__del__`, which may interrupt any code: takes no lock and needs the thread to be there."""
+        self._tasks.put(task)
+
+    def join(self) -> None:
+        """Waits for a thread that was told to end; returns at once when it is still held."""
+        with self._lock:
+            thread = self._thread if self._users == 0 else None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_SETTLE_S)
+
+    def _loop(self) -> None:
+        while True:
+            task = self._tasks.get()
+            if task is None:
+                with self._lock:
+                    if self._users == 0 and self._tasks.empty():
+                        self._thread = None
+                        return
+                continue
+            try:
+                task()
+            except BaseException:
+                _log.exception("a task of the dispatcher failed")
+            del task  # it may hold the last reference to a state
+
+
+class Task:
+    """A body that waits for a thread. Exactly one of those who `claim` it runs or drops it."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run: Callable[[], None] | None = run
+        self._lock = threading.Lock()
+
+    def claim(self) -> Callable[[], None] | None:
+        """What to run, for the first caller; None for all others."""
+        with self._lock:
+            run, self._run = self._run, None
+        return run
+
+
+class BodyPool:
+    """Threads that run bodies.
+
+    Args:
+        limit: most threads at a time.
+        eager: most threads whose body is not waiting, when a new one is started.
+    """
+
+    def __init__(self, limit: int, eager: int) -> None:
+        self._limit = limit
+        self._eager = eager
+        self._lock = threading.Lock()
+        self._queue: deque[Task] = deque()
+        self._threads = 0
+        self._at_work = 0
+        self._leaving: list[threading.Thread] = []
+
+    def put(self, task: Task) -> None:
+        """Runs the task on a thread of the pool, after those put before it."""
+        with self._lock:
+            self._queue.append(task)
+            self._grow()
+
+    @contextlib.contextmanager
+    def while_blocked(self) -> Iterator[None]:
+        """Around a wait of a worker's body: another body may use its place."""
+        with self._lock:
+            self._at_work -= 1
+            self._grow()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work += 1
+
+    def join(self) -> None:
+        """Waits for threads that have nothing more to do."""
+        with self._lock:
+            leaving = list(self._leaving)
+        for thread in leaving:
+            if thread is not threading.current_thread():
+                thread.join(_SETTLE_S)
+
+    def _grow(self) -> None:
+        if not self._queue or self._at_work >= self._eager or self._threads >= self._limit:
+            return
+        thread = threading.Thread(target=self._loop, name="radicel-body", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads: those that run will take the task
+            if self._threads == 0:
+                raise
+            return
+        self._threads += 1
+        self._at_work += 1
+
+    def _loop(self) -> None:
+        _worker.pool = self
+        while True:
+            with self._lock:
+                if not self._queue or self._at_work > self._eager:
+                    self._threads -= 1
+                    self._at_work -= 1
+                    self._leaving = [t for t in self._leaving if t.is_alive()] + [threading.current_thread()]
+                    return
+                task = self._queue.popleft()
+            run = task.claim()
+            if run is not None:
+                run()
+            del task, run  # they hold the state of the program
+
+
+class _Worker(threading.local):
+    pool: BodyPool | None = None
+
+
+_worker = _Worker()
+
+MAX_BODIES = 256
+EAGER_BODIES = min(32, (os.cpu_count() or 1) + 4)
+
+dispatcher = Dispatcher()
+bodies = BodyPool(MAX_BODIES, EAGER_BODIES)
+
+
+def in_worker() -> bool:
+    """Whether the caller runs on a thread of a `BodyPool`."""
+    return _worker.pool is not None
+
+
+def while_blocked() -> contextlib.AbstractContextManager[None]:
+    """Around every wait of the language: `BodyPool.while_blocked` on a worker, nothing elsewhere."""
+    return _worker.pool.while_blocked() if _worker.pool is not None else contextlib.nullcontext()
+
+
+def settle() -> None:
+    """Waits a moment for threads that have nothing more to do, so that a call that returns leaves none behind."""
+    if not in_worker():
+        bodies.join()
+        dispatcher.join()
+
+
+def _after_fork() -> None:
+    """A child process has none of its parent's threads, and its locks may be held by them."""
+    dispatcher.__init__()  # type: ignore[misc]
+    bodies.__init__(MAX_BODIES, EAGER_BODIES)  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_after_fork)

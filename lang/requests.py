@@ -1,0 +1,140 @@
+"""What a generating node asks of a backend, and what it makes of the answer: one row of a table per op.
+
+In: a node, the prompt before it, and later the backend's result.
+Out: a request in flight; then an `Outcome`: samples, the text for the prompts that follow, and a fault where the
+text is not the value that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from .backend import Backend, GenerateRequest, Generation, Handle, Meta, OnText, Score, ScoreRequest
+from .choices import score_end_flags
+from .constraint import Constraint
+from .errors import BackendError, CancelledError, IncompleteOutputError, ResultError
+from .ir import GenCall, Node, Op, SelectCall
+from .prompt import Generated, Prompt
+
+__all__ = ["Outcome", "outcome", "submit"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a node.
+
+    Attributes:
+        generations: its samples.
+        written: the first one, as a part of later prompts.
+        fault: why a sample is not the value that was asked for.
+    """
+
+    generations: tuple[Generation, ...]
+    written: Generated
+    fault: ResultError | None = None
+
+
+def submit(backend: Backend, node: Node, prompt: Prompt, on_text: OnText | None) -> Handle[Any]:
+    """Starts the node's request; raises what the backend raises."""
+    return _TABLE[node.op].submit(backend, node.payload, prompt, on_text)
+
+
+def outcome(node: Node, result: Any) -> Outcome:
+    """What the node makes of its request's result.
+
+    Raises:
+        CancelledError: the backend ended the request with `finish_reason="cancelled"`.
+        BackendError: the backend's result is not what the contract says.
+    """
+    return _TABLE[node.op].outcome(node.payload, result)
+
+
+def _submit_gen(backend: Backend, call: GenCall, prompt: Prompt, on_text: OnText | None) -> Handle[Any]:
+    request = GenerateRequest(prompt, call.sampling, call.constraint, call.name)
+    return backend.submit(request, on_text)
+
+
+def _gen_outcome(call: GenCall, result: list[Generation]) -> Outcome:
+    wanted = call.sampling.n or 1
+    if len(result) != wanted:
+        raise BackendError(f"gen {call.name!r}: n={wanted} samples wanted, the backend gave {len(result)}")
+    for generation in result:
+        if generation.meta.finish_reason == "cancelled":
+            raise CancelledError(f"gen {call.name!r} was cancelled")
+    checked = [_checked(call, generation) for generation in result]
+    first = result[0]
+    written = Generated(first.text, first.token_ids or None, first.meta.finish_reason)
+    fault = next((fault for _, fault in checked if fault is not None), None)
+    return Outcome(tuple(generation for generation, _ in checked), written, fault)
+
+
+def _checked(call: GenCall, generation: Generation) -> tuple[Generation, ResultError | None]:
+    """The generation with its value, or with the reason why it has none."""
+    if call.constraint is None:
+        return replace(generation, value=generation.text), None
+    if generation.meta.finish_reason == "length":
+        return generation, IncompleteOutputError(
+            f"gen {call.name!r} was cut short after {generation.meta.completion_tokens} tokens, so its text is no "
+            f"whole {call.constraint.kind} value: {_end_of(generation.text)}; give it more max_tokens",
+            text=generation.text,
+            name=call.name,
+        )
+    if generation.value is not None:
+        return generation, None
+    return _parsed(call, call.constraint, generation)
+
+
+def _parsed(call: GenCall, constraint: Constraint, generation: Generation) -> tuple[Generation, ResultError | None]:
+    try:
+        return replace(generation, value=constraint.parse(generation.text)), None
+    except ResultError as error:
+        if getattr(error, "name", call.name) is None:
+            vars(error)["name"] = call.name
+        return generation, error
+
+
+def _submit_select(backend: Backend, call: SelectCall, prompt: Prompt, on_text: OnText | None) -> Handle[Any]:
+    return backend.submit_score(
+        ScoreRequest(
+            prompt,
+            call.choices,
+            score_end=score_end_flags(call.choices),
+            unconditional=call.method.needs_unconditional,
+            sampling=call.sampling,
+            name=call.name,
+        )
+    )
+
+
+def _select_outcome(call: SelectCall, result: Sequence[Score]) -> Outcome:
+    decision = call.method.decide(call.choices, list(result), temperature=call.temperature, seed=call.sampling.seed)
+    choice, score = call.choices[decision.index], result[decision.index]
+    meta = Meta(
+        finish_reason="stop",
+        prompt_tokens=score.prompt_tokens,
+        cached_tokens=score.cached_tokens,
+        completion_tokens=len(score.token_ids),
+        token_ids=score.token_ids,
+        logprobs=score.token_logprobs,
+        probabilities=decision.probabilities,
+        choice_logprobs=decision.scores,
+    )
+    # No ids: those that were scored may begin with a token of the literal before, and the choice was not sampled.
+    return Outcome((Generation(choice, score.token_ids, choice, meta),), Generated(choice))
+
+
+class _Row(NamedTuple):
+    submit: Callable[[Backend, Any, Prompt, OnText | None], Handle[Any]]
+    outcome: Callable[[Any, Any], Outcome]
+
+
+_TABLE: dict[Op, _Row] = {
+    Op.GEN: _Row(_submit_gen, _gen_outcome),
+    Op.SELECT: _Row(_submit_select, _select_outcome),
+}
+
+
+def _end_of(text: str) -> str:
+    return repr(text) if len(text) <= 60 else "…" + repr(text[-60:])
