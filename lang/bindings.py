@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from typing_extensions import override
+
 from .backend import Generation, Handle, Meta
 from .ir import Node
 from .prompt import Generated
@@ -97,16 +99,20 @@ class Cell(Binding):
         return name
 
     @property
+    @override
     def cells(self) -> Sequence[Cell]:
         return (self,)
 
     @property
+    @override
     def done(self) -> bool:
         return self.is_done
 
+    @override
     def error(self) -> BaseException | None:
         return self.failure or self.fault
 
+    @override
     def value(self) -> Any:
         error = self.error()
         if error is not None:
@@ -114,12 +120,14 @@ class Cell(Binding):
         values = [generation.value for generation in self.generations]
         return values if self._many else values[0]
 
+    @override
     def meta(self) -> Any:
         if self.failure is not None:
             raise_again(self.failure)
         metas = [generation.meta for generation in self.generations]
         return metas if self._many else metas[0]
 
+    @override
     def text(self) -> str:
         return self.written.text if self.written is not None else "".join(self.pieces)
 
@@ -135,9 +143,11 @@ class Plain(Binding):
     given: Any
 
     @property
+    @override
     def cells(self) -> Sequence[Cell]:
         return ()
 
+    @override
     def value(self) -> Any:
         return self.given
 
@@ -149,12 +159,15 @@ class Gathered(Binding):
     items: Sequence[Binding]
 
     @property
+    @override
     def cells(self) -> Sequence[Cell]:
         return [cell for item in self.items for cell in item.cells]
 
+    @override
     def value(self) -> Any:
         return [item.value() for item in self.items]
 
+    @override
     def meta(self) -> Any:
         return [item.meta() for item in self.items]
 
@@ -166,15 +179,18 @@ class Scope(Binding):
     parts: Sequence[str | Cell]
 
     @property
+    @override
     def cells(self) -> Sequence[Cell]:
         return [part for part in self.parts if isinstance(part, Cell)]
 
+    @override
     def value(self) -> Any:
         failure = next((cell.failure for cell in self.cells if cell.failure is not None), None)
         if failure is not None:
             raise_again(failure)
         return self.text()
 
+    @override
     def text(self) -> str:
         shown: list[str] = []
         for part in self.parts:
@@ -212,6 +228,7 @@ class _Side(Binding):
 class Answer(_Side):
     """What a model answers, without its reasoning."""
 
+    @override
     def value(self) -> Any:
         value = self.cell.value()
         if self._constrained:
@@ -220,6 +237,7 @@ class Answer(_Side):
             return [split_reasoning(text, self.form).answer for text in value]
         return split_reasoning(value, self.form).answer
 
+    @override
     def text(self) -> str:
         return self.cell.text() if self._constrained else self._split()[1]
 
@@ -227,11 +245,13 @@ class Answer(_Side):
 class Reasoning(_Side):
     """What a model thinks before it answers."""
 
+    @override
     def value(self) -> Any:
         value = self.cell.value()
         if isinstance(value, list):
             return ["" if self._constrained else split_reasoning(text, self.form).reasoning for text in value]
         return "" if self._constrained else split_reasoning(value, self.form).reasoning
 
+    @override
     def text(self) -> str:
         return "" if self._constrained else self._split()[0]

@@ -16,7 +16,7 @@ from .executor import current
 from .ir import Op
 from .primitives.expr import Expr, as_expr
 from .state import State
-from .stream import Stream
+from .stream import ANONYMOUS, Stream
 
 __all__ = ["Branches"]
 
@@ -117,7 +117,9 @@ class Branches(Sequence[State]):
             self._raise_failure(index, stream)
         tips = tuple(stream.tip for stream in self._streams if stream.tip is not None)
         self._parent.add(Op.JOIN, "gather_variable", data=tips)
-        names = dict.fromkeys(name for stream in self._streams for name in stream.made if not name.startswith("_gen_"))
+        names = dict.fromkeys(
+            name for stream in self._streams for name in stream.made if not name.startswith(ANONYMOUS)
+        )
         for name in names:
             made = [stream.made[name] for stream in self._streams if name in stream.made]
             self._parent.bind(name, Gathered(made))

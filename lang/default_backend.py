@@ -5,6 +5,8 @@ In: `set_default_backend`. Out: the backend of a run: the one given, else that o
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from .backend import Backend
 from .errors import NoBackendError
 from .executor import current
@@ -56,8 +58,8 @@ def resolve_backend(backend: Backend | None) -> Backend:
     return found
 
 
-def _checked(backend: Backend) -> Backend:
+def _checked(backend: Any) -> Backend:
     if isinstance(backend, type) or not callable(getattr(backend, "submit", None)):
         shown = backend if isinstance(backend, str) else type(backend).__name__
         raise TypeError(f"{shown!r} is not a backend; give an object such as LocalRuntime(...) or MockBackend([...])")
-    return backend
+    return cast("Backend", backend)

@@ -75,7 +75,7 @@ class Executor(Lifetime):
         self.ret_value: Any = None
         self._cancelled: CancelledError | None = None
         self.seen: list[BaseException] = []
-        self._names = 0
+        self._unnamed = 0
 
     # --- the body ---------------------------------------------------------------------------------------------------
 
@@ -147,11 +147,11 @@ class Executor(Lifetime):
         """The prompt up to and including `tip`, whose text must be known."""
         return prompt_of(tip, self._written)
 
-    def fresh_name(self) -> str:
-        """A name for a value that has none."""
+    def fresh_number(self) -> int:
+        """A number that was not given before, for the name of a value that has none."""
         with self.changed:
-            self._names += 1
-            return f"_gen_{self._names}"
+            self._unnamed += 1
+            return self._unnamed
 
     def _written(self, node: Node) -> Generated:
         written = self.cells[node].written

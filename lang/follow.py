@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -84,6 +83,7 @@ class StreamFollower:
         self._shown = ""
 
     def poll(self) -> Piece:
+        """See `Follower.poll`."""
         executor = self._stream.executor
         over = self._over()
         if self._take_whole_nodes():
@@ -120,7 +120,7 @@ class StreamFollower:
         return written
 
     def _advance_to(self, text: str) -> str:
-        kept = len(self._shown) if text.startswith(self._shown) else len(os.path.commonprefix([self._shown, text]))
+        kept = len(self._shown) if text.startswith(self._shown) else _common(self._shown, text)
         self._shown = text
         return text[kept:]
 
@@ -147,6 +147,7 @@ class VariableFollower:
         self._shown = 0
 
     def poll(self) -> Piece:
+        """See `Follower.poll`."""
         self._binding = self._binding or self._find()
         if self._binding is None:
             error = self._missing()
@@ -162,7 +163,9 @@ class VariableFollower:
         return self._binding is not None and all(cell.failure is None for cell in self._binding.cells)
 
 
-def follow(executor: Executor, follower: Follower, on_drop: Callable[[], None], form: Callable[[Piece], T]) -> Iterator[T]:
+def follow(
+    executor: Executor, follower: Follower, on_drop: Callable[[], None], form: Callable[[Piece], T]
+) -> Iterator[T]:
     """The pieces, waiting in this thread. `on_drop` is called when the iterator is closed before its end."""
     piece = Piece("", False)
 
@@ -218,6 +221,11 @@ async def finished(executor: Executor) -> None:
     done = asyncio.Event()
     executor.on_finish(_waker(done))
     await done.wait()
+
+
+def _common(a: str, b: str) -> int:
+    """How many characters the texts have in common at their beginning."""
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 def _waker(event: asyncio.Event) -> Callable[[], None]:

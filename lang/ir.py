@@ -138,7 +138,7 @@ class Node:
             text = repr(self.payload.text)
             return f"text special({text})" if self.payload.special else f"text {text}"
         if self.op is Op.APPEND or self.payload is None:
-            return self.op.value
+            return str(self.op.value)
         return f"{self.op.value} {self.payload}"
 
     __repr__ = __str__  # the dataclass's own would print the whole chain
@@ -255,11 +255,10 @@ def format_stream(tip: Node | None) -> str:
 def site_of_caller(variable: str | None = None) -> Site | None:
     """The innermost line outside Radicel that led here."""
     frame = sys._getframe(1)
-    while frame is not None:
+    while True:
         module = frame.f_globals.get("__name__", "")
         if module != "radicel" and not module.startswith("radicel.") and module != "contextlib":
             return Site(frame.f_code.co_filename, frame.f_lineno, variable)
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    return None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from typing_extensions import override
+
 from .errors import InvalidValueError, UnsupportedError
 from .runtime import LocalRuntime
 
@@ -29,6 +31,7 @@ class RuntimeEndpoint:
         UnsupportedError: always.
     """
 
+    @override
     def __new__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedError(
             "RuntimeEndpoint: the Radicel server does not exist yet; use LocalRuntime(...) in this process, or "

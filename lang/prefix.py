@@ -119,6 +119,6 @@ class _Placeholder:
 
     __repr__ = __str__
     __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = __call__ = _reached
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _reached  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _reached
     __int__ = __float__ = __index__ = __neg__ = __abs__ = __mul__ = __rmul__ = __sub__ = __rsub__ = _reached
     __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __rmod__ = __enter__ = __exit__ = _reached

@@ -185,7 +185,7 @@ class Program:
             how many tokens were computed or found; 0 where nothing is constant or the backend has no cache.
         """
         resolved = resolve_backend(backend)
-        prompt = constant_prefix(self._fn, [p for p in self._signature.parameters.values()][1:], self.bound)
+        prompt = constant_prefix(self._fn, list(self._signature.parameters.values())[1:], self.bound)
         return resolved.submit_prefill(prompt).result() if prompt else 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -205,7 +205,8 @@ class Program:
         kwargs.pop("stream", None)
         launch = self._launch(args, kwargs, None, sampling)
         launch.state._call = UnstartedCall(
-            launch.start, lambda to: self._inline(to, args, {**kwargs, "sampling": sampling})  # type: ignore[arg-type]
+            launch.start,
+            lambda to: self._inline(to, args, {**kwargs, "sampling": sampling}),  # type: ignore[arg-type]
         )
         caller.calls.append(launch.state._call)
         return launch.state

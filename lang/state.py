@@ -19,7 +19,7 @@ from .ir import Branch, format_stream
 from .primitives.expr import Expr
 from .primitives.inline import Inline
 from .prompt import Generated, Prompt, Text, TurnBegin, TurnEnd
-from .stream import Stream
+from .stream import ANONYMOUS, Stream
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class State(Turns):
 
     @contextlib.contextmanager
     def copy(self, position_ids_offset: object = None) -> Iterator[State]:
-        """A branch to try something on: this text stays as it is, and the copy's new variables come back as they are."""
+        """A branch to try something on: this text stays as it is, and the copy's new variables come back."""
         (branch,) = self.fork(1)
         try:
             yield branch
@@ -109,6 +109,11 @@ class State(Turns):
     def __contains__(self, name: object) -> bool:
         self._ready()
         return isinstance(name, str) and self._stream.lookup(name) is not None
+
+    def variables(self) -> list[str]:
+        """The names of the variables made so far, in order."""
+        self._ready()
+        return [name for name in self._stream.names() if not name.startswith(ANONYMOUS)]
 
     def meta(self, name: str) -> Any:
         """What is known about a variable: a `Meta`; a list where `n > 1` or branches made the variable."""
@@ -233,7 +238,7 @@ class State(Turns):
         if executor.body_error is not None:
             return executor.body_error
         if executor.body_done or executor.inside():
-            return UnknownVariableError(name, [n for n in self._stream.names() if not n.startswith("_gen_")])
+            return UnknownVariableError(name, self.variables())
         return None
 
     def _read(self, binding: Binding, what: Callable[[Binding], Any]) -> Any:

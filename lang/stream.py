@@ -20,7 +20,10 @@ from .pool import dispatcher
 from .primitives.expr import as_expr
 from .sampling import SamplingParams
 
-__all__ = ["Defaults", "Stream"]
+__all__ = ["ANONYMOUS", "Defaults", "Stream"]
+
+ANONYMOUS = "_gen_"
+"""Begins the names of values that the program gave none."""
 
 
 class Defaults:
@@ -127,7 +130,7 @@ class Stream:
 
     def name_for(self, name: str | None) -> str:
         """The name itself, or a fresh one for an unnamed value."""
-        return self.executor.fresh_name() if name is None else name
+        return f"{ANONYMOUS}{self.executor.fresh_number()}" if name is None else name
 
     def merged(self, own: SamplingParams) -> SamplingParams:
         """A node's own sampling parameters over those of call and program."""

@@ -76,8 +76,10 @@ RULES: tuple[Rule, ...] = (
         "the text before the fork would be there twice",
         lambda node: (
             node.op is not Op.APPEND
-            or (len(node.payload) == len(node.data))
-            and all(start in chain(end) for end, start in zip(node.data, node.payload))
+            or (
+                len(node.payload) == len(node.data)
+                and all(start in chain(end) for end, start in zip(node.data, node.payload))
+            )
         ),
     ),
     Rule(

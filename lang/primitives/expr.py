@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import override
+
 from ..errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -80,10 +82,12 @@ class Sum(Expr):
     def __init__(self, *items: Expr) -> None:
         self.items: tuple[Expr, ...] = tuple(flat for item in items for flat in _flatten(item))
 
+    @override
     def record(self, to: Recorder) -> None:
         for item in self.items:
             item.record(to)
 
+    @override
     def children(self) -> Sequence[Expr]:
         return self.items
 

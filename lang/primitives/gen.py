@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from ..choices import ChoicesMethod
 from ..constraint import Constraint
 from ..errors import InvalidValueError, UnsupportedError
@@ -29,6 +31,7 @@ class Gen(Expr):
         self.sampling = sampling
         self.constraint = constraint
 
+    @override
     def record(self, to: Recorder) -> None:
         name = to.name_for(self.name)
         to.bind(name, to.ask(Op.GEN, GenCall(name, to.merged(self.sampling), self.constraint)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from typing_extensions import override
+
 from .expr import Expr, Recorder
 
 __all__ = ["Inline"]
@@ -17,5 +19,6 @@ class Inline(Expr):
     def __init__(self, body: Callable[[Recorder], object]) -> None:
         self._body = body
 
+    @override
     def record(self, to: Recorder) -> None:
         self._body(to)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from typing_extensions import override
+
 from ..choices import ChoicesMethod, check_choices, joint_likelihood
 from ..errors import SamplingError
 from ..ir import Op, SelectCall
@@ -33,6 +35,7 @@ class Select(Expr):
         self.temperature = temperature
         self.sampling = sampling
 
+    @override
     def record(self, to: Recorder) -> None:
         name = to.name_for(self.name)
         call = SelectCall(name, self.choices, self.method, self.temperature, to.merged(self.sampling))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from ..ir import Op
 from ..prompt import Text
 from .expr import Expr, Recorder, checked_text
@@ -17,6 +19,7 @@ class Literal(Expr):
     def __init__(self, text: str, special: bool = False) -> None:
         self.text = Text(text, special)
 
+    @override
     def record(self, to: Recorder) -> None:
         if self.text.text:
             to.add(Op.TEXT, self.text)
