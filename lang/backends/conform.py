@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import jsonschema
-
 from ..errors import ConstraintError, ResultError
 
 if TYPE_CHECKING:
@@ -36,6 +34,8 @@ def check_conforms(constraint: Constraint, text: str) -> None:
 
 
 def _check_json(constraint: Constraint, text: str) -> None:
+    import jsonschema  # here, for it takes longer to load than the rest of a mock
+
     try:
         instance = json.loads(text)
     except ValueError as error:
