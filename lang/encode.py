@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .atoms import Kept, Run
 from .errors import InvalidValueError
-from .layout import Kept, Layout, Run, lay_out
+from .layout import Layout, lay_out
 from .prompt import EncodedPrompt, Generated, Prompt, Text, TurnBegin
 
 if TYPE_CHECKING:
@@ -68,10 +69,13 @@ class PromptEncoder:
 
     def _continued(self, prompt: Prompt, continuations: Sequence[str]) -> list[list[int]]:
         layout = self._lay_out(prompt)
-        last = layout.atoms.pop() if layout.atoms and isinstance(layout.atoms[-1], Run) else Run("")
-        assert isinstance(last, Run)
-        before = self._encode(layout.atoms)
-        at_start = not layout.atoms
+        atoms = list(layout.atoms)
+        final = atoms[-1] if atoms else None
+        last = final if isinstance(final, Run) else Run("")
+        if final is last:
+            atoms.pop()
+        before = self._encode(atoms)
+        at_start = not atoms
         starts_empty = at_start and not last.text
 
         def whole(text: str) -> list[int]:

@@ -9,44 +9,24 @@ stands where it was written: before, between or after the turns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .align import Alignment, Found, Message, Piece, Span, Turn, align, common_prefix
+from .align import Alignment, Message, Piece, Turn, align, common_prefix
+from .atoms import Atoms, Kept, KeptParts, Run
 from .errors import ChatTemplateError, RoleError
 from .prompt import Generated, Prompt, Text, TurnBegin, TurnEnd
 
 if TYPE_CHECKING:
     from .chat import Codec
 
-__all__ = ["Kept", "Layout", "Run", "lay_out"]
+__all__ = ["Layout", "lay_out"]
 
 _CUT = "\U0010fffd"  # stands for the content of an open turn, where its header is wanted
 
 
 @dataclass(frozen=True)
-class Run:
-    """Text to be encoded as one run.
-
-    Attributes:
-        text: the text.
-        genuine: sorted, disjoint stretches of it in which spellings of special tokens mean the tokens.
-    """
-
-    text: str
-    genuine: tuple[Span, ...] = ()
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Ids that stay as they were sampled, and the text that they spell."""
-
-    ids: tuple[int, ...]
-    text: str
-
-
-@dataclass
 class Layout:
     """A prompt, laid out.
 
@@ -56,32 +36,9 @@ class Layout:
         reencoded: as in `EncodedPrompt`.
     """
 
-    atoms: list[Run | Kept] = field(default_factory=list)
+    atoms: list[Run | Kept]
     starts_raw: bool = True
     reencoded: tuple[str, ...] = ()
-
-    def add(self, text: str, *, genuine: bool = False) -> None:
-        """Appends text; adjacent text is one run."""
-        if not text:
-            return
-        run = Run("")
-        if self.atoms and isinstance(self.atoms[-1], Run):
-            run = self.atoms.pop()  # type: ignore[assignment]
-        begin, end = len(run.text), len(run.text) + len(text)
-        spans = run.genuine
-        if genuine and spans and spans[-1][1] == begin:
-            spans = (*spans[:-1], (spans[-1][0], end))
-        elif genuine:
-            spans = (*spans, (begin, end))
-        self.atoms.append(Run(run.text + text, spans))
-
-    def add_pieces(self, pieces: Sequence[Piece]) -> None:
-        """Appends pieces as they stand."""
-        for piece in pieces:
-            if piece.ids is None:
-                self.add(piece.text, genuine=piece.special)
-            elif piece.ids:
-                self.atoms.append(Kept(piece.ids, piece.text))
 
 
 @dataclass
@@ -101,12 +58,11 @@ def lay_out(prompt: Prompt, codec: Codec, template_kwargs: Mapping[str, Any]) ->
         ChatTemplateError: a role without a template, or a template that refuses the conversation.
     """
     script = _read(prompt)
-    layout = Layout()
     if script.turns or script.open:
-        _Rendering(script, codec, template_kwargs).lay_out(layout)
-    else:
-        layout.add_pieces(script.raws.get(0, []))
-    return layout
+        return _Rendering(script, codec, template_kwargs).lay_out()
+    atoms = Atoms()
+    atoms.add_pieces(script.raws.get(0, []))
+    return Layout(atoms.finish())
 
 
 def _read(prompt: Prompt) -> _Script:
@@ -153,26 +109,26 @@ class _Rendering:
                 "chat_template= (a file with a Jinja template, or the template as a string), or use raw text only"
             )
 
-    def lay_out(self, layout: Layout) -> None:
-        """Fills the layout."""
+    def lay_out(self) -> Layout:
+        """The conversation, with raw text where it was written."""
         script = self._script
         raws = {k: pieces for k, pieces in script.raws.items() if any(p.text or p.ids for p in pieces)}
         between = [k for k in raws if k < len(script.turns) or script.open]
         needed = frozenset(k - 1 for k in between if k > 0)
         alignment = align(script.turns, self._frame, self._codec.special_spellings, needed)
-        kept = _Keeper(script.turns, alignment, self._codec)
+        kept = KeptParts(script.turns, alignment, self._codec)
         inserts = sorted((self._border(k, alignment), k) for k in between)
-        layout.starts_raw = 0 in raws
-        layout.reencoded = ("template",) if kept.lost else ()
+        atoms = Atoms()
         at = 0
         for place, k in inserts:
-            at = kept.emit(layout, at, place)
-            layout.add_pieces(raws[k])
-        kept.emit(layout, at, len(alignment.text))
+            at = kept.emit(atoms, at, place)
+            atoms.add_pieces(raws[k])
+        kept.emit(atoms, at, len(alignment.text))
         if script.open:
-            layout.add_pieces(script.open.pieces)
+            atoms.add_pieces(script.open.pieces)
         elif len(script.turns) in raws:
-            layout.add_pieces(raws[len(script.turns)])
+            atoms.add_pieces(raws[len(script.turns)])
+        return Layout(atoms.finish(), 0 in raws, ("template",) if kept.lost else ())
 
     def _render(self, messages: Sequence[Message], generation: bool = False) -> str:
         return self._codec.render(messages, add_generation_prompt=generation, **self._kwargs)
@@ -225,82 +181,3 @@ class _Rendering:
         # The history reads differently by now, but what closes a turn is still the same.
         probe = self._script.turns[num_turns - 1].content.strip()[-20:]
         return end + common_prefix(before.rpartition(probe)[2] if probe in before else "", text[end:])
-
-
-class _Keeper:
-    """Puts a rendering into a layout, with kept ids where they spell what stands there.
-
-    Attributes:
-        lost: whether ids of a generated text could not be kept, at least in part.
-    """
-
-    def __init__(self, turns: Sequence[Turn], alignment: Alignment, codec: Codec) -> None:
-        self._alignment = alignment
-        self._kept: list[tuple[int, int, Kept]] = []
-        whole: set[tuple[int, int]] = set()
-        for found in alignment.found:
-            piece = turns[found.turn].pieces[found.piece]
-            if piece.ids is None:
-                continue
-            kept = _kept_part(piece, found, codec)
-            if kept is not None and (not self._kept or self._kept[-1][1] <= kept[0]):
-                self._kept.append(kept)
-                if kept[2].ids == piece.ids:
-                    whole.add((found.turn, found.piece))
-        owners = {(t, p) for t, turn in enumerate(turns) for p, piece in enumerate(turn.pieces) if piece.ids}
-        self.lost = bool(owners - whole)
-
-    def emit(self, layout: Layout, begin: int, end: int) -> int:
-        """Appends text[begin:end], or up to the end of kept ids that it goes through; returns where it ended."""
-        for start, stop, kept in self._kept:
-            if begin <= start < end:
-                self._add(layout, begin, start)
-                layout.atoms.append(kept)
-                begin = stop
-        self._add(layout, begin, end)
-        return max(begin, end)
-
-    def _add(self, layout: Layout, begin: int, end: int) -> None:
-        text = self._alignment.text
-        for start, stop in _inside(self._alignment.foreign, begin, end):
-            layout.add(text[begin:start], genuine=True)
-            layout.add(text[start:stop])
-            begin = stop
-        layout.add(text[begin:end], genuine=True)
-
-
-def _inside(spans: Sequence[Span], begin: int, end: int) -> Iterator[Span]:
-    """The sorted spans, cut to begin..end and made disjoint."""
-    for start, stop in spans:
-        start, stop = max(start, begin), min(stop, end)
-        if start < stop:
-            yield start, stop
-            begin = stop
-
-
-def _kept_part(piece: Piece, found: Found, codec: Codec) -> tuple[int, int, Kept] | None:
-    """The ids that lie wholly in the found part of a piece, with where they begin and end in the rendering."""
-    ids = piece.ids or ()
-    if found.hi - found.lo == len(piece.text):
-        return found.start, found.stop, Kept(ids, piece.text)
-    data = [codec.token_bytes(i) for i in ids]
-    if b"".join(data) != piece.text.encode():
-        return None  # special tokens without a text, ill-formed bytes: which id spells what is not known
-    low, high = (len(piece.text[:at].encode()) for at in (found.lo, found.hi))
-    inside: list[int] = []
-    at, begin, end = 0, None, 0
-    for token_id, token in zip(ids, data):
-        if low <= at and at + len(token) <= high and token:
-            inside.append(token_id)
-            begin = at if begin is None else begin
-            end = at + len(token)
-        at += len(token)
-    if begin is None:
-        return None
-    raw = piece.text.encode()
-    try:
-        before, text = raw[low:begin].decode(), raw[begin:end].decode()
-    except UnicodeDecodeError:
-        return None
-    start = found.start + len(before)
-    return start, start + len(text), Kept(tuple(inside), text)

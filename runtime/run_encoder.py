@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..errors import InvalidValueError
 from .special_tokens import Span, SpecialTokens, is_markup
 
 __all__ = ["RunCache", "RunEncoder"]
@@ -103,7 +105,7 @@ class RunEncoder:
         ids = self._cache.get((text, kind))
         if ids is None:
             if kind == "whole":
-                ids = tuple(self._whole.encode(text, add_special_tokens=False).ids)
+                ids = tuple(_encode(self._whole, text))
             else:
                 ids = tuple(self._encode_piece(text, self._plain if kind == "prefixed" else self._bare))
             self._cache.put((text, kind), ids)
@@ -129,7 +131,7 @@ class _Piecewise:
         self._markup = {t["id"]: t["content"] for t in whole_spec["added_tokens"] if is_markup(t["content"])}
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = _encode(self._tokenizer, text)
         return [self._renamed.get(i, i) for i in ids] if self._renamed else ids
 
     def makes_special(self, text: str, ids: list[int]) -> bool:
@@ -145,6 +147,16 @@ def _cut_inside(text: str, spellings: Sequence[Span]) -> Iterator[str]:
         yield text[at : begin + 1]
         at = begin + 1
     yield text[at:]
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    try:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    except TypeError as error:
+        found = re.search("[\ud800-\udfff]", text)
+        at = "" if found is None else f" (the lone surrogate {found[0]!r} at {found.start()})"
+        raise InvalidValueError(f"a text is not Unicode{at}; decode it with errors='replace', or clean it") from error
+    return ids
 
 
 def _load(spec: dict[str, Any]) -> Any:

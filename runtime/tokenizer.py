@@ -190,7 +190,7 @@ def read_chat_template(template: str | Path) -> str:
         return template
     try:
         return Path(template).read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ChatTemplateError(
             f"chat_template={str(template)!r} is neither a readable file nor a Jinja template: {error}"
         ) from error

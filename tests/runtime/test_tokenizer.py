@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from chat_tokenizers import CHATML, GEMMA, LLAMA2, LLAMA3, SPECIALS, STYLES, UNFLAGGED, hf_tokenizer, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from radicel.errors import ChatTemplateError, ModelError, UnsupportedModelError
+from radicel.errors import ChatTemplateError, InvalidValueError, ModelError, UnsupportedModelError
 from radicel.runtime.run_encoder import RunCache
 from radicel.runtime.tokenizer import Tokenizer
 from tokenizers import AddedToken, decoders, normalizers
@@ -122,11 +124,15 @@ def test_bytes_of_every_token(style: str) -> None:
 
 
 def test_an_id_without_a_token_has_no_bytes() -> None:
-    hf = hf_tokenizer("byte_level", CHATML)
-    spec = hf.backend_tokenizer.to_str()
-    tokenizer = make()
-    assert b"" not in tokenizer.all_token_bytes()
-    assert "ByteLevel" in spec
+    spec = json.loads(hf_tokenizer("byte_level", None).backend_tokenizer.to_str())
+    last = max(spec["model"]["vocab"].values())
+    spec["model"]["vocab"]["Hellothere"] = last + 100
+    spec["added_tokens"] = []
+    hf = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer.from_str(json.dumps(spec)))
+    tokenizer = Tokenizer(hf)
+    assert tokenizer.vocab_size == last + 101
+    assert tokenizer.token_bytes(last + 50) == b""
+    assert tokenizer.token_bytes(last + 100) == b"Hellothere"
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -253,6 +259,11 @@ def test_composed_characters_are_normalised_as_by_the_tokenizer() -> None:
     tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=hf.backend_tokenizer))
     text = "Zoe\u0308 <think> e\u0301"
     assert tokenizer.encode_run(text, [(0, len(text))]) == whole(tokenizer, text)
+
+
+def test_text_that_is_no_unicode_is_named() -> None:
+    with pytest.raises(InvalidValueError, match=r"lone surrogate '\\ud800' at 1"):
+        make().encode("a\ud800b")
 
 
 @pytest.mark.model
