@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.traceback:
             raise
-        _complain(str(error) if isinstance(error, RadicelError) else f"{type(error).__name__}: {error}")
+        own = isinstance(error, RadicelError)
+        _complain(str(error) if own else f"{type(error).__name__}: {error} (--traceback shows where)")
         return EXIT_FAILED
     return 0
 

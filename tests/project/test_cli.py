@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,124 @@ def test_chat_with_the_embedded_model(model_dir: Path) -> None:
     done = shell("chat", "--temperature", "0", "--max-tokens", "20", stdin="What is the capital of France?\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "The capital of France is Paris.\n"
+
+
+# ---- run
+
+PROGRAM = """
+from typing import Literal, Optional
+from pydantic import BaseModel
+from radicel import MockBackend, Reply, assistant, function, gen, set_default_backend, user
+
+class Size(BaseModel):
+    width: int
+    height: int
+
+set_default_backend(MockBackend({"answer": "four\\nlegs", "size": '{"width": 2, "height": 3}', "_gen_1": "!"}))
+
+@function
+def count(s, animal: str, times: int = 1, loud: bool = False, tags: Optional[list[str]] = None, size: Size = None):
+    s += user(f"How many legs has a {animal}? {times} {loud} {tags} {size}") + assistant(gen("answer"))
+
+@function
+def measure(s):
+    s += user("Measure.") + assistant(gen("size", schema=Size)) + gen()
+    return s["size"].width * s["size"].height
+
+@function
+def broken(s):
+    s += user("x")
+    raise ZeroDivisionError("one by nothing")
+
+if __name__ == "__main__":
+    raise SystemExit("not to be run")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[str]:
+    import radicel
+
+    file = tmp_path / "legs.py"
+    file.write_text(PROGRAM)
+    before = list(sys.path)
+    yield str(file)
+    radicel.set_default_backend(None)
+    sys.path[:] = before
+    sys.modules.pop("legs", None)
+
+
+def test_run_prints_the_variables(program: str, capsys: Captured) -> None:
+    assert cli.main(["run", f"{program}:count", "-a", "animal=cat"]) == 0
+    assert capsys.readouterr().out == "answer: four\n    legs\n"
+
+
+def test_run_prints_what_was_returned(program: str, capsys: Captured) -> None:
+    assert cli.main(["run", f"{program}:measure"]) == 0
+    assert capsys.readouterr().out == 'size: {"width": 2, "height": 3}\n(returned): 6\n'
+
+
+def test_run_json(program: str, capsys: Captured) -> None:
+    assert cli.main(["run", f"{program}:measure", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["variables"] == {"size": {"width": 2, "height": 3}}
+    assert result["returned"] == 6
+    assert result["messages"][0] == {"role": "user", "content": "Measure."}
+    assert result["meta"]["size"]["finish_reason"] == "stop"
+    assert "<|im_start|>user" in result["text"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shown"),
+    [
+        (["animal=a = b"], "a = b? 1 False None None"),
+        (["animal=1", "times=3"], "1? 3 False None None"),
+        (["animal=x", "loud=true"], "x? 1 True None None"),
+        (["animal=x", 'tags=["a", "b"]'], "x? 1 False ['a', 'b'] None"),
+        (["animal=x", 'size={"width": 1, "height": 2}'], "x? 1 False None width=1 height=2"),
+        (["animal=@{file}"], "from a file? 1 False None None"),
+    ],
+)
+def test_run_reads_arguments_by_their_types(
+    pairs: list[str], shown: str, program: str, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "animal.txt").write_text("from a file")
+    words = [word for pair in pairs for word in ("-a", pair.replace("{file}", str(tmp_path / "animal.txt")))]
+    assert cli.main(["run", f"{program}:count", *words, "--json"]) == 0
+    messages = json.loads(capsys.readouterr().out)["messages"]
+    assert messages[0]["content"] == f"How many legs has a {shown}"
+
+
+RUN_ERRORS = [
+    ("no/such.py", [], "no file no/such.py"),
+    ("{program}", [], "has no program 'main'; programs in it: count, measure, broken"),
+    ("{program}:fly", [], "has no program 'fly'"),
+    ("{program}:count", [], "count: missing a required argument: 'animal' (parameters: animal, times"),
+    ("{program}:count", ["-a", "animal=x", "-a", "wings=2"], "got an unexpected keyword argument 'wings'"),
+    ("{program}:count", ["-a", "animal=x", "-a", "animal=y"], "-a animal=… is given twice"),
+    ("{program}:count", ["-a", "animal=x", "-a", "times=many"], "-a times='many' is not of type int"),
+    ("{program}:count", ["-a", "animal=@gone.txt"], "no file gone.txt"),
+    ("{program}:broken", [], "ZeroDivisionError: one by nothing (--traceback shows where)"),
+]
+
+
+@pytest.mark.parametrize(("target", "words", "message"), RUN_ERRORS)
+def test_run_errors_are_one_line(target: str, words: list[str], message: str, program: str, capsys: Captured) -> None:
+    assert cli.main(["run", target.replace("{program}", program), *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.startswith("radicel: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.model
+def test_run_on_the_embedded_model(model_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "capital.py").write_text(
+        "from radicel import function, gen, user, assistant\n"
+        "@function\n"
+        "def capital(s, country: str):\n"
+        "    s += user(f'What is the capital of {country}?') + assistant(gen('answer', temperature=0, max_tokens=20))\n"
+    )
+    done = shell("run", str(tmp_path / "capital.py"), "-a", "country=France")
+    assert (done.returncode, done.stdout) == (0, "answer: The capital of France is Paris.\n"), done.stderr
