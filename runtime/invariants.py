@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .batch import TRASH_SLOT
 from .request import Sequence, SequenceState
@@ -29,8 +30,10 @@ def check_invariants(scheduler: Scheduler) -> None:
     scheduler.tree.check(dict(holders))
     _check_slots(scheduler)
     _check_rows(scheduler)
+    is_free = np.zeros(scheduler.pool.capacity + 1, dtype=np.bool_)
+    is_free[scheduler.pool.free_slots()] = True
     for seq in scheduler.running:
-        _check_running(scheduler, seq)
+        _check_running(scheduler, seq, is_free)
     for seq in scheduler.waiting:
         held = (seq.row, seq.node, seq.own_slots, seq.tree_len)
         assert held == (-1, None, [], 0), f"{seq.id} waits and holds {held}"
@@ -40,9 +43,11 @@ def _check_slots(scheduler: Scheduler) -> None:
     cached = [node.slots for node in scheduler.tree.nodes()]
     owned = [np.array(seq.own_slots, dtype=np.int32) for seq in scheduler.running]
     every = np.concatenate([scheduler.pool.free_slots(), *cached, *owned])
-    expected = np.arange(TRASH_SLOT + 1, scheduler.pool.capacity + 1)
-    missing, twice = np.setdiff1d(expected, every), [s for s, n in Counter(every.tolist()).items() if n > 1]
-    assert np.array_equal(np.sort(every), expected), f"slots lost: {missing}; in two places: {twice}"
+    uses = np.bincount(every, minlength=scheduler.pool.capacity + 1)
+    assert uses[TRASH_SLOT] == 0, "the trash slot is free, cached or owned"
+    lost, twice = np.flatnonzero(uses[TRASH_SLOT + 1 :] == 0) + TRASH_SLOT + 1, np.flatnonzero(uses > 1)
+    assert not len(lost), f"slots neither free nor cached nor owned: {lost}"
+    assert not len(twice), f"slots in two places: {twice}"
     assert scheduler.owned == sum(map(len, owned)), (scheduler.owned, sum(map(len, owned)))
 
 
@@ -53,7 +58,7 @@ def _check_rows(scheduler: Scheduler) -> None:
     assert all(row >= 0 for row in rows), "a running sequence has no row"
 
 
-def _check_running(scheduler: Scheduler, seq: Sequence) -> None:
+def _check_running(scheduler: Scheduler, seq: Sequence, is_free: NDArray[np.bool_]) -> None:
     assert seq.state is SequenceState.RUNNING, f"{seq.id} runs and is {seq.state}"
     assert seq.pos <= seq.kv_len <= len(seq) == len(seq.tokens), (seq.id, seq.pos, seq.kv_len, len(seq))
     assert seq.pos <= seq.first_logits(), f"{seq.id} ran past position {seq.first_logits()}, whose logits it wants"
@@ -62,5 +67,4 @@ def _check_running(scheduler: Scheduler, seq: Sequence) -> None:
         return
     tokens = scheduler.tree.path_tokens(seq.node)
     assert np.array_equal(tokens, seq.tokens.view(0, seq.tree_len)), f"{seq.id} holds a prefix that is not its own"
-    free = scheduler.pool.free_slots()
-    assert not np.isin(scheduler.row_slots(seq), free).any(), f"the row of {seq.id} points to a free slot"
+    assert not is_free[scheduler.row_slots(seq)].any(), f"the row of {seq.id} points to a free slot"

@@ -75,8 +75,12 @@ class Plan:
         works: in the order of the batch.
         updates: page-table entries to write before it.
         done: sequences that turned out to have nothing left to run; they only need to be finished.
+        budget: tokens that may still be planned, beyond one for each decoding row.
+        admitting: whether sequences may still be admitted; not after a preemption, or once the next one has no room.
     """
 
+    budget: int = 0
+    admitting: bool = True
     works: list[Work] = field(default_factory=list)
     updates: list[RowUpdate] = field(default_factory=list)
     done: list[Sequence] = field(default_factory=list)
@@ -110,6 +114,7 @@ class Scheduler:
         self._begin = begin
         self._arrivals = 0
         self._updates: list[RowUpdate] = []
+        self._stalled_steps = 0
 
     @property
     def available(self) -> int:
@@ -146,16 +151,15 @@ class Scheduler:
 
     def schedule(self) -> Plan:
         """Plans a step; empty only where nothing runs and nobody waits (or everything turned out to be done)."""
-        plan = Plan()
-        preempted = self.counters.preemptions
+        plan = Plan(budget=self.config.prefill_chunk)
+        self.waiting.new_step()
         while True:
-            budget = self._plan_decodes(plan)
-            budget = self._plan_prefills(plan, budget)
-            if self.counters.preemptions == preempted:
-                self._admit(plan, budget)
+            self._plan_decodes(plan)
+            self._plan_prefills(plan)
+            self._admit(plan)
             if plan.works or plan.done or len(self.running) < 2:
                 break
-            self._preempt(self.running[-1])  # several prefills hold all slots: the first of them gets room
+            self._preempt(self.running[-1], plan)  # several prefills hold all slots: the first of them gets room
         plan.updates, self._updates = self._updates, []
         return plan
 
@@ -164,56 +168,62 @@ class Scheduler:
         own = np.array(seq.own_slots, dtype=np.int32)
         return own if seq.node is None else np.concatenate([self.tree.path_slots(seq.node), own])
 
-    def _plan_decodes(self, plan: Plan) -> int:
-        """One token of each decoding row, and further forced ones within the budget; what is left of it."""
-        budget = self.config.prefill_chunk
+    def _plan_decodes(self, plan: Plan) -> None:
+        """One token of each decoding row, and further forced ones within the budget."""
         index = 0
         while index < len(self.running):
             seq = self.running[index]
             index += 1
             if seq.pos < seq.prefill_end:
                 continue
-            count = min(seq.target() - seq.pos, budget + 1) if self.config.forced_runs else 1
-            if self._make_room(seq, count):
-                budget -= count - 1
+            count = min(seq.target() - seq.pos, plan.budget + 1) if self.config.forced_runs else 1
+            if self._make_room(seq, count, plan):
+                plan.budget -= count - 1
                 slots = self._take(count)
                 self._update_row(seq, slots)
                 seq.own_slots.extend(slots.tolist())
                 plan.works.append(self._work(seq, seq.pos + count, slots))
-        return budget
 
-    def _make_room(self, seq: Sequence, count: int) -> bool:
+    def _make_room(self, seq: Sequence, count: int, plan: Plan) -> bool:
         """Preempts the least important until `count` slots can be had; False where that hit `seq` itself.
 
         Whoever is preempted here comes after `seq` in the order, so it is not in the plan yet.
         """
         while self.available < count:
             victim = self.running[-1]
-            self._preempt(victim)
+            self._preempt(victim, plan)
             if victim is seq:
                 return False
         return True
 
-    def _plan_prefills(self, plan: Plan, budget: int) -> int:
-        for seq in self.running:
-            if seq.pos < seq.prefill_end and budget > 0:
-                budget -= self._plan_chunk(seq, budget, plan)
-        return budget
+    def _plan_prefills(self, plan: Plan) -> None:
+        """Goes on with prefills, each after the admission of those that are more important.
 
-    def _plan_chunk(self, seq: Sequence, budget: int, plan: Plan) -> int:
-        """Plans the next tokens of a prefill; how many."""
+        A prefill that got nothing for `max_overtakes` steps lets nobody pass any more.
+        """
+        stalled = False
+        for seq in [seq for seq in self.running if seq.pos < seq.prefill_end]:
+            if self._stalled_steps < self.config.max_overtakes:
+                self._admit(plan, above=seq.priority)
+            if plan.budget > 0:
+                self._plan_chunk(seq, plan)
+            else:
+                stalled = True
+        self._stalled_steps = self._stalled_steps + 1 if stalled else 0
+
+    def _plan_chunk(self, seq: Sequence, plan: Plan) -> None:
+        """Plans the next tokens of a prefill."""
         self._match(seq)
         target = seq.target()
         if target <= seq.pos:
             plan.done.append(seq)
-            return 0
-        count = min(min(target, seq.prefill_end) - seq.pos, budget, seq.kv_len - seq.pos + self.available)
-        if count <= 0:
-            return 0
-        end = seq.pos + count
-        slots = self._grow(seq, end - seq.kv_len) if end > seq.kv_len else _NO_SLOTS
-        plan.works.append(self._work(seq, end, slots))
-        return count
+            return
+        count = min(min(target, seq.prefill_end) - seq.pos, plan.budget, seq.kv_len - seq.pos + self.available)
+        if count > 0:
+            end = seq.pos + count
+            slots = self._grow(seq, end - seq.kv_len) if end > seq.kv_len else _NO_SLOTS
+            plan.works.append(self._work(seq, end, slots))
+            plan.budget -= count
 
     def _work(self, seq: Sequence, end: int, slots: Slots) -> Work:
         """Moves `pos` to `end`: from here on the step will run."""
@@ -237,21 +247,26 @@ class Scheduler:
             self._count_prompt(seq)
         return work
 
-    def _admit(self, plan: Plan, budget: int) -> None:
-        self.waiting.new_step()
-        reserved = sum(self._reserve(seq) for seq in self.running) if self.waiting else 0
-        while budget > 0 and self.free_rows and (seq := self.waiting.next()) is not None:
+    def _admit(self, plan: Plan, above: int | None = None) -> None:
+        """Admits who is next, as long as budget, rows and slots last; with `above`, only higher priorities."""
+        if not (plan.admitting and self.waiting):
+            return
+        reserved = sum(map(self._reserve, self.running))
+        while plan.budget > 0 and self.free_rows and (seq := self.waiting.next()) is not None:
+            if above is not None and seq.priority <= above:
+                return
             if not seq.begun:
                 seq.begun = True
                 if not self._begin(seq):
                     continue
             slots = self._attach(seq)
-            reserved += self._reserve(seq)
-            if reserved > self.available and self.running:
+            if self.running and reserved + self._reserve(seq) > self.available:
                 self._detach(seq)
+                plan.admitting = False  # whoever is next waits for room, so that nobody smaller takes it for ever
                 return
             self._start(seq, slots)
-            budget -= self._plan_chunk(seq, budget, plan)
+            self._plan_chunk(seq, plan)
+            reserved += self._reserve(seq)
 
     def _reserve(self, seq: Sequence) -> int:
         """The slots that a running sequence will want soon: the rest of its prefill, and some to decode."""
@@ -322,7 +337,8 @@ class Scheduler:
     def _update_row(self, seq: Sequence, slots: Slots) -> None:
         self._updates.append(RowUpdate(seq.row, seq.kv_len, slots))
 
-    def _preempt(self, seq: Sequence) -> None:
+    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+        plan.admitting = False
         self._release(seq)
         seq.state = SequenceState.WAITING
         self.counters.preemptions += 1
