@@ -125,7 +125,7 @@ def _limit(scaled: Tensor, rows: NDArray[np.intp], top_k: NDArray[np.int32], top
     weights = ranked.double().exp()
     weights.masked_fill_(torch.arange(width, device=device) >= size, 0.0)
     before = weights.cumsum(-1) - weights
-    needed = ((before < mass * weights.sum(-1, keepdim=True)) & (weights > 0)).sum(-1, keepdim=True)
+    needed = ((before < mass * weights.sum(-1, keepdim=True)) & (weights > 0)).sum(-1, keepdim=True).clamp_(min=1)
     size = torch.where(mass < 1, torch.minimum(size, needed), size)
     scaled[where] = scores.masked_fill(~_best(scores, ranked, size), -torch.inf)
 

@@ -23,8 +23,8 @@ __all__ = ["TorchAttention", "TorchMeta", "create"]
 
 Tensor = torch.Tensor
 
-GROUP_KV = 1 << 18
-"""Most positions gathered at once for several sequences: bounds the copy of keys and values."""
+GROUP_NUMBERS = 1 << 26
+"""Most numbers of the keys gathered at once for several sequences: bounds the copies of keys and of values."""
 MASK_CELLS = 1 << 24
 """Most cells of one mask: bounds a block's query rows × positions."""
 
@@ -91,11 +91,12 @@ class TorchAttention:
         self.kv_heads = kv_heads
         self.head_dim = head_dim
         self.device = device
+        self._scratch: dict[str, Tensor] = {}
 
     def prepare(self, batch: StepBatch, page_table: Tensor) -> TorchMeta:
         """Groups the sequences and looks their slots up."""
         starts = np.cumsum(batch.q_lens) - batch.q_lens
-        groups = (self._group(batch, members, starts, page_table) for members in _similar(batch, self.share))
+        groups = (self._group(batch, members, starts, page_table) for members in self._similar(batch))
         return TorchMeta(tuple(groups), batch.num_tokens)
 
     def attend(self, layer_k: Tensor, layer_v: Tensor, q: Tensor, meta: TorchMeta) -> Tensor:
@@ -150,8 +151,8 @@ class TorchAttention:
     def _attend_group(self, layer_k: Tensor, layer_v: Tensor, q: Tensor, group: Group) -> Tensor:
         """[B · queries, heads, head_dim] of one group."""
         shape = (group.size, group.num_kv, self.kv_heads, self.head_dim)
-        keys = layer_k.index_select(0, group.slots).view(shape).transpose(1, 2)
-        values = layer_v.index_select(0, group.slots).view(shape).transpose(1, 2)
+        keys = self._gather("keys", layer_k, group.slots).view(shape).transpose(1, 2)
+        values = self._gather("values", layer_v, group.slots).view(shape).transpose(1, 2)
         q = q.reshape(group.size, group.num_queries, -1, self.head_dim)
         parts = [self._attend_block(keys, values, q[:, block.start : block.stop], block) for block in group.blocks]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -177,24 +178,33 @@ class TorchAttention:
         keys, values = keys.repeat_interleave(self.share, 1), values.repeat_interleave(self.share, 1)
         return functional.scaled_dot_product_attention(q, keys, values, is_causal=True)
 
+    def _gather(self, name: str, cache: Tensor, slots: Tensor) -> Tensor:
+        """`cache[slots]`, valid until the next call under the same name."""
+        if self.device.type != "cpu":
+            return cache.index_select(0, slots)
+        # Fresh memory for every layer would cost more in page faults than the copy itself.
+        held = self._scratch.get(name)
+        if held is None or len(held) < len(slots) or held.dtype != cache.dtype:
+            held = torch.empty((1 << (len(slots) - 1).bit_length(), *cache.shape[1:]), dtype=cache.dtype)
+            self._scratch[name] = held
+        return torch.index_select(cache, 0, slots, out=held[: len(slots)])
 
-def _similar(batch: StepBatch, share: int) -> Iterator[NDArray[np.intp]]:
-    """Sequences of the batch that are computed together: equally many queries, lengths within a factor of two."""
-    order = np.lexsort((batch.kv_lens, batch.q_lens))
-    first = 0
-    for i in range(1, len(order) + 1):
-        if i < len(order) and _fits(batch, order[first], order[i], i - first + 1, share):
-            continue
-        yield np.sort(order[first:i])
-        first = i
+    def _similar(self, batch: StepBatch) -> Iterator[NDArray[np.intp]]:
+        """Sequences that are computed together: equally many queries, lengths within a factor of two."""
+        order = np.lexsort((batch.kv_lens, batch.q_lens))
+        first = 0
+        for i in range(1, len(order) + 1):
+            if i < len(order) and self._fits(batch, order[first], order[i], i - first + 1):
+                continue
+            yield np.sort(order[first:i])
+            first = i
 
-
-def _fits(batch: StepBatch, shortest: int, longest: int, size: int, share: int) -> bool:
-    """Whether a group that begins with `shortest` may take `longest` as its member number `size`."""
-    num_queries, num_kv = int(batch.q_lens[longest]), int(batch.kv_lens[longest])
-    return (
-        num_queries == int(batch.q_lens[shortest])
-        and num_kv <= 2 * int(batch.kv_lens[shortest]) + 64
-        and size * num_kv <= GROUP_KV
-        and size * num_kv * num_queries * share <= MASK_CELLS
-    )
+    def _fits(self, batch: StepBatch, shortest: int, longest: int, size: int) -> bool:
+        """Whether a group that begins with `shortest` may take `longest` as its member number `size`."""
+        num_queries, num_kv = int(batch.q_lens[longest]), int(batch.kv_lens[longest])
+        return (
+            num_queries == int(batch.q_lens[shortest])
+            and num_kv <= 2 * int(batch.kv_lens[shortest]) + 64
+            and size * num_kv * self.kv_heads * self.head_dim <= GROUP_NUMBERS
+            and size * num_kv * num_queries * self.share <= MASK_CELLS
+        )

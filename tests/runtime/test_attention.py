@@ -87,7 +87,7 @@ def test_equals_the_reference_on_any_raggedness(lens: list[tuple[int, int]], sha
 @pytest.mark.parametrize("name", LENS)
 def test_small_blocks_give_the_same(name: str, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_attention, "MASK_CELLS", cells)
-    monkeypatch.setattr(torch_attention, "GROUP_KV", 100)
+    monkeypatch.setattr(torch_attention, "GROUP_NUMBERS", 1600)
     _compare(LENS[name], 3, torch.float64, 1e-12)
 
 

@@ -152,6 +152,7 @@ FILTERS = {
     "top-k beyond the vocabulary": ({"top_k": 99}, {0, 1, 2, 3, 4}),
     "top-p keeps the token that crosses": ({"top_p": 0.45}, {1, 3}),
     "top-p below the first": ({"top_p": 0.01}, {1}),
+    "top-p that keeps nothing": ({"top_p": 0.0}, {1}),
     "top-p near all": ({"top_p": 0.96}, {0, 1, 2, 3, 4}),
     "top-p over what top-k left": ({"top_k": 2, "top_p": 0.57}, {1}),
     "top-p just beyond it": ({"top_k": 2, "top_p": 0.58}, {1, 3}),
