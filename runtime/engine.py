@@ -20,14 +20,13 @@ from concurrent.futures import Future
 
 from ..errors import (
     BackendClosedError,
-    ContextLengthError,
     DeadlineError,
     EngineDeadError,
     ForkedProcessError,
-    InvalidValueError,
 )
 from .batch import Runner
 from .engine_config import EngineConfig
+from .intake import check_fits, longest
 from .invariants import check_invariants
 from .outcome import Outcomes
 from .request import FinishReason, Sequence, SequenceResult, SequenceState
@@ -53,7 +52,7 @@ class Engine:
     def __init__(self, runner: Runner, config: EngineConfig | None = None) -> None:
         self.runner = runner
         self.config = config or EngineConfig()
-        self.max_len = min(runner.context_length, runner.num_slots - 1)
+        self.max_len = longest(runner)
         self.counters = Counters()
         self._outcomes = Outcomes(self.counters, self._finish, self._fail)
         self.scheduler = Scheduler(
@@ -72,7 +71,7 @@ class Engine:
         self._live: dict[int, Sequence] = {}
         self._submitted: list[Sequence] = []
         self._cancelled: list[Sequence] = []
-        self._flushes: list[Future[None]] = []
+        self._calls: list[tuple[Callable[[], None], Future[None]]] = []
         self._closing = False
         self._closed_by_listener = False
         self._dead: BaseException | None = None
@@ -94,18 +93,23 @@ class Engine:
             EngineDeadError, BackendClosedError, ForkedProcessError: the engine runs no more.
         """
         for seq in sequences:
-            self._check_fits(seq)
+            check_fits(seq, self.runner)
         with self._wake:
             self._check_alive()
             for seq in sequences:
                 seq.max_len = min(len(seq.prompt_ids) + seq.sampling.max_tokens, self.max_len)
                 self._live[seq.id] = seq
             self._submitted.extend(sequences)
+            self._cancelled.extend(seq for seq in sequences if seq.cancelled)
             self._wake.notify_all()
 
     def cancel(self, seq: Sequence) -> None:
-        """Ends a sequence before the next step, with `FinishReason.CANCELLED`; nothing where it is over already."""
+        """Ends a sequence before the next step, with `FinishReason.CANCELLED`; nothing where it is over already.
+
+        One that is submitted only after this ends as soon as it is.
+        """
         with self._wake:
+            seq.cancelled = True
             if seq.id in self._live:
                 self._cancelled.append(seq)
                 self._wake.notify_all()
@@ -114,14 +118,7 @@ class Engine:
         """Drops every cached prefix that no live sequence holds; returns when that is done."""
         with self._wake:
             self._check_alive()
-            if self._thread is not None and threading.current_thread() is not self._thread:
-                done: Future[None] = Future()
-                self._flushes.append(done)
-                self._wake.notify_all()
-            else:
-                self._flush()
-                return
-        done.result()
+        self._between_steps(self._flush)
 
     def stats(self) -> RuntimeStats:
         """What was done and what is held, as of the last step."""
@@ -151,8 +148,24 @@ class Engine:
             _log.warning("the model step in flight did not end within %s s; its memory is not freed", timeout)
 
     def check(self) -> None:
-        """Raises AssertionError where an invariant does not hold. Between steps only, on the engine's thread."""
-        check_invariants(self.scheduler)
+        """Raises AssertionError where an invariant does not hold; looks between two steps."""
+        self._between_steps(lambda: check_invariants(self.scheduler))
+
+    def _between_steps(self, call: Callable[[], None]) -> None:
+        """Calls where no step is under way: on the engine's thread, or here where that does not run."""
+        thread = self._thread
+        with self._wake:
+            elsewhere = thread is not None and thread.is_alive() and thread is not threading.current_thread()
+            if elsewhere and not self._closing and self._dead is None:
+                done: Future[None] = Future()
+                self._calls.append((call, done))
+                self._wake.notify_all()
+            else:
+                elsewhere = False
+        if elsewhere:
+            done.result()
+        else:
+            call()
 
     # -- on the engine's thread --------------------------------------------------------------------------------------
 
@@ -179,7 +192,7 @@ class Engine:
         for seq in plan.done:
             self._outcomes.settle(seq)
         if self.config.check_invariants:
-            self.check()
+            check_invariants(self.scheduler)
         self._publish()
         return bool(plan.works or plan.done)
 
@@ -197,7 +210,7 @@ class Engine:
         with self._wake:
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
-            flushes, self._flushes = self._flushes, []
+            calls, self._calls = self._calls, []
         for seq in submitted:
             self.scheduler.add(seq)
             if seq.deadline is not None:
@@ -205,9 +218,13 @@ class Engine:
         for seq in cancelled:
             self._finish(seq, FinishReason.CANCELLED)
         self._expire()
-        for done in flushes:
-            self._flush()
-            done.set_result(None)
+        for call, done in calls:
+            try:
+                call()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -242,7 +259,7 @@ class Engine:
         except Exception as error:
             self._outbox.append((seq, error))
         else:
-            self._outbox.append((seq, _result(seq, reason)))
+            self._outbox.append((seq, seq.result(reason)))
 
     def _fail(self, seq: Sequence, error: BaseException) -> None:
         if seq.state is SequenceState.FINISHED:
@@ -295,7 +312,7 @@ class Engine:
                     self._closing
                     or self._submitted
                     or self._cancelled
-                    or self._flushes
+                    or self._calls
                     or self.scheduler.running
                     or self.scheduler.waiting
                 )
@@ -330,11 +347,11 @@ class Engine:
     def _abandon(self, error: Callable[[], BaseException]) -> None:
         """Fails whoever still waits for an answer."""
         with self._wake:
-            live, flushes = list(self._live.values()), self._flushes
-            self._submitted, self._cancelled, self._flushes = [], [], []
+            live, calls = list(self._live.values()), self._calls
+            self._submitted, self._cancelled, self._calls = [], [], []
         for seq in live:
             self._tell(seq, error())
-        for done in flushes:
+        for _, done in calls:
             done.set_exception(error())
 
     def _dead_error(self) -> EngineDeadError:
@@ -355,37 +372,3 @@ class Engine:
             raise self._dead_error()
         if self._closing:
             raise BackendClosedError("the runtime is closed; make a new one")
-
-    def _check_fits(self, seq: Sequence) -> None:
-        length = len(seq.prompt_ids)
-        if length == 0:
-            raise InvalidValueError("the prompt has no tokens; give it at least one, such as BOS")
-        ids = seq.tokens.view(0, length)
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.runner.vocab_size:
-            wrong = low if low < 0 else high
-            raise InvalidValueError(f"the prompt has the token id {wrong}; ids are 0 to {self.runner.vocab_size - 1}")
-        room = length + (1 if seq.sampling.max_tokens else 0)
-        if room > self.max_len:
-            context, pool = self.runner.context_length, self.runner.num_slots - 1
-            limit = f"the model's context of {context}" if context <= pool else f"the KV pool of {pool}"
-            raise ContextLengthError(f"the prompt has {length} tokens and does not fit into {limit} tokens; shorten it")
-
-
-def _result(seq: Sequence, reason: FinishReason) -> SequenceResult:
-    now = time.monotonic()
-    return SequenceResult(
-        finish_reason=reason,
-        output_ids=seq.output_ids,
-        end_id=seq.end_id,
-        matched_stop=seq.matched_stop,
-        logprobs=seq.logprobs,
-        top_logprobs=seq.top_logprobs,
-        prompt_logprobs=seq.prompt_logprobs,
-        end_logprob=seq.end_logprob,
-        cached_tokens=seq.cached_tokens,
-        forced_tokens=seq.forced_tokens,
-        queue_s=(seq.first_step_at or now) - seq.submitted_at,
-        first_token_s=None if seq.first_token_at is None else seq.first_token_at - seq.submitted_at,
-        total_s=now - seq.submitted_at,
-    )

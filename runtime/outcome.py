@@ -74,7 +74,8 @@ class Outcomes:
                     top = result.top_logprobs.get(sample, {})
                     self._apply_sample(seq, result.token_ids[sample], result.logprobs[sample], top)
                 sample += 1
-            self.settle(seq)
+            if not (work.samples and seq.ending is None):
+                self.settle(seq)
 
     def settle(self, seq: Sequence) -> None:
         """Finishes a sequence that has nothing left to run."""

@@ -257,7 +257,7 @@ class RadixCache:
         keep = len(leaf) - count
         if keep > 0:
             slots = leaf.slots[keep:]
-            leaf.tokens, leaf.slots = leaf.tokens[:keep].copy(), leaf.slots[:keep].copy()
+            leaf.tokens, leaf.slots = leaf.tokens[:keep], leaf.slots[:keep]
             self.evictable_size -= len(slots)
             self._enqueue(leaf)
             return slots

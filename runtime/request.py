@@ -187,6 +187,7 @@ class Sequence:
     first_step_at: float | None = field(default=None, init=False)
     first_token_at: float | None = field(default=None, init=False)
     tokens: TokenBuffer = field(init=False, repr=False)
+    cancelled: bool = field(default=False, init=False)
     max_len: int = field(default=0, init=False)
     arrival: int = field(default=-1, init=False)
 
@@ -280,3 +281,22 @@ class Sequence:
         if self.lookup_at < self.lookup_end:
             end = max(end, self.lookup_end - 1)
         return end
+
+    def result(self, reason: FinishReason) -> SequenceResult:
+        """What became of it, as of now."""
+        now = time.monotonic()
+        return SequenceResult(
+            finish_reason=reason,
+            output_ids=self.output_ids,
+            end_id=self.end_id,
+            matched_stop=self.matched_stop,
+            logprobs=self.logprobs,
+            top_logprobs=self.top_logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            end_logprob=self.end_logprob,
+            cached_tokens=self.cached_tokens,
+            forced_tokens=self.forced_tokens,
+            queue_s=(self.first_step_at or now) - self.submitted_at,
+            first_token_s=None if self.first_token_at is None else self.first_token_at - self.submitted_at,
+            total_s=now - self.submitted_at,
+        )

@@ -44,6 +44,7 @@ from .waiting import WaitingQueue
 __all__ = ["Plan", "Scheduler", "Work"]
 
 _NO_SLOTS = np.empty(0, dtype=np.int32)
+_NO_LOOKUPS = range(0)
 
 
 @dataclass(frozen=True)
@@ -169,32 +170,34 @@ class Scheduler:
         return own if seq.node is None else np.concatenate([self.tree.path_slots(seq.node), own])
 
     def _plan_decodes(self, plan: Plan) -> None:
-        """One token of each decoding row, and further forced ones within the budget."""
-        index = 0
-        while index < len(self.running):
-            seq = self.running[index]
-            index += 1
-            if seq.pos < seq.prefill_end:
-                continue
-            count = min(seq.target() - seq.pos, plan.budget + 1) if self.config.forced_runs else 1
-            if self._make_room(seq, count, plan):
-                plan.budget -= count - 1
-                slots = self._take(count)
-                self._update_row(seq, slots)
-                seq.own_slots.extend(slots.tolist())
-                plan.works.append(self._work(seq, seq.pos + count, slots))
+        """One token of each decoding row, and further forced ones within the budget.
 
-    def _make_room(self, seq: Sequence, count: int, plan: Plan) -> bool:
-        """Preempts the least important until `count` slots can be had; False where that hit `seq` itself.
-
-        Whoever is preempted here comes after `seq` in the order, so it is not in the plan yet.
+        Where slots run out, the least important sequences are preempted, prefills included, until the rest fits.
         """
-        while self.available < count:
+        counts: list[int] = []
+        decoding: list[Sequence] = []
+        for seq in self.running:
+            if seq.pos >= seq.prefill_end:
+                count = min(seq.target() - seq.pos, plan.budget + 1) if self.config.forced_runs else 1
+                plan.budget -= count - 1
+                decoding.append(seq)
+                counts.append(count)
+        wanted = sum(counts)
+        while wanted > self.available:
             victim = self.running[-1]
+            if decoding[-1] is victim:
+                decoding.pop()
+                wanted -= counts[-1]
+                plan.budget += counts.pop() - 1
             self._preempt(victim, plan)
-            if victim is seq:
-                return False
-        return True
+        slots = self._take(wanted)
+        done = 0
+        for seq, count in zip(decoding, counts):
+            own = slots[done : done + count]
+            done += count
+            self._update_row(seq, own)
+            seq.own_slots.extend(own.tolist())
+            plan.works.append(self._work(seq, seq.pos + count, own))
 
     def _plan_prefills(self, plan: Plan) -> None:
         """Goes on with prefills, each after the admission of those that are more important.
@@ -227,25 +230,27 @@ class Scheduler:
 
     def _work(self, seq: Sequence, end: int, slots: Slots) -> Work:
         """Moves `pos` to `end`: from here on the step will run."""
-        start, prompt_len, length = seq.pos, len(seq.prompt_ids), len(seq)
-        first = max(seq.lookup_at, start + 1)
-        work = Work(
-            seq,
-            start,
-            end,
-            slots,
-            lookups=range(first, max(first, min(end + 1, seq.lookup_end))),
-            samples=seq.wants_token and end == length,
-            scores_end=seq.wants_end_logprob and start < prompt_len <= end,
-        )
-        fresh = max(start, seq.ran_to)
-        seq.prompt_run += max(0, min(end, prompt_len) - fresh)
-        self.counters.computed_tokens += max(0, min(end, max(prompt_len, seq.ran_to)) - start)
+        start, prompt_len = seq.pos, len(seq.prompt_ids)
+        lookups = _NO_LOOKUPS
+        if seq.lookup_at < seq.lookup_end:
+            first = max(seq.lookup_at, start + 1)
+            lookups = range(first, max(first, min(end + 1, seq.lookup_end)))
+        samples = end == len(seq) and seq.wants_token
+        work = Work(seq, start, end, slots, lookups, samples, seq.wants_end_logprob and start < prompt_len <= end)
+        if start < prompt_len or start < seq.ran_to:
+            self._count_run(seq, end)
         seq.pos = end
+        seq.ran_to = max(seq.ran_to, end)
+        return work
+
+    def _count_run(self, seq: Sequence, end: int) -> None:
+        """Counts the positions [pos, end), as far as they are the prompt's or ran before."""
+        prompt_len = len(seq.prompt_ids)
+        seq.prompt_run += max(0, min(end, prompt_len) - max(seq.pos, seq.ran_to))
+        self.counters.computed_tokens += max(0, min(end, max(prompt_len, seq.ran_to)) - seq.pos)
         seq.ran_to = max(seq.ran_to, end)
         if end >= prompt_len:
             self._count_prompt(seq)
-        return work
 
     def _admit(self, plan: Plan, above: int | None = None) -> None:
         """Admits who is next, as long as budget, rows and slots last; with `above`, only higher priorities."""

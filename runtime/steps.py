@@ -9,7 +9,7 @@ grow with its length.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from itertools import accumulate
 
@@ -47,6 +47,8 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate]) -> StepBatch:
 
 def wanted_logits(work: Work) -> list[int]:
     """The tokens of a work, counted from its start, whose logits somebody wants; increasing."""
+    if work.samples and not work.lookups and not work.scores_end:
+        return [work.end - 1 - work.start]
     wanted = [token - 1 - work.start for token in work.lookups]
     if work.scores_end:
         wanted.append(len(work.seq.prompt_ids) - 1 - work.start)
@@ -75,13 +77,17 @@ class _SampleBuilder:
         self._rows: list[int] = []
         self._masked: list[int] = []
         self._penalties: list[PenaltyRow] = []
-        self._bias: dict[int, dict[int, float]] = {}
+        self._bias: dict[int, Mapping[int, float]] = {}
         self._queries: list[tuple[int, int, int]] = []
         self._end_rows: list[int] = []
         self._end_ids: list[frozenset[int]] = []
 
     def add(self, work: Work) -> None:
         seq = work.seq
+        if work.samples and not work.lookups and not work.scores_end:
+            self._add_sampled(seq, self._num_logits)
+            self._num_logits += 1
+            return
         row_of = {position: self._num_logits + i for i, position in enumerate(wanted_logits(work))}
         self._num_logits += len(row_of)
         for token in work.lookups:
@@ -99,9 +105,9 @@ class _SampleBuilder:
         self._rows.append(row)
         if seq.matcher is not None:
             self._masked.append(index)
-        bias = dict(sampling.logit_bias)
+        bias = sampling.logit_bias
         if seq.matcher is None and len(seq.output_ids) < sampling.min_tokens:
-            bias.update(dict.fromkeys(sampling.end_ids | sampling.stop_token_ids, -np.inf))
+            bias = {**bias, **dict.fromkeys(sampling.end_ids | sampling.stop_token_ids, -np.inf)}
         if bias:
             self._bias[index] = bias
         if sampling.has_penalties:

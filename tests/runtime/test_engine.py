@@ -1,4 +1,4 @@
-"""The engine on the pseudo-model: what a sequence asks for is what it gets, in any company; and the thread around it."""
+"""The engine on the pseudo-model: what a sequence asks for, it gets, in any company; and the thread around it."""
 
 from __future__ import annotations
 
@@ -438,6 +438,15 @@ def test_cancelling_takes_effect_within_a_step(after):
     assert engine.stats().kv_used == 0
 
 
+def test_cancelled_before_it_was_submitted():
+    engine = make()
+    seq = sequence(PROMPT, 50)
+    engine.cancel(seq)
+    run_all(engine, [seq])
+    assert seq.listener.result.finish_reason is FinishReason.CANCELLED
+    assert engine.stats().steps == 0
+
+
 def test_a_client_that_leaves_early_frees_its_row():
     engine = make()
     seq = sequence(PROMPT, 1000, sampling=NO_END)
@@ -598,6 +607,19 @@ def test_flushing_drops_what_nobody_holds(started):
     engine.flush_cache()
     stats = engine.stats()
     assert (stats.kv_cached, stats.kv_free) == (0, 4095)
+
+
+def test_check_looks_between_steps_and_hurts_nobody(started, monkeypatch):
+    engine = started(prefill_chunk=2)
+    seq = sequence(PROMPT, 300, listener=Waiter(), sampling=NO_END)
+    engine.submit([seq])
+    engine.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.scheduler.pool, "check", lambda: (_ for _ in ()).throw(AssertionError("slots lost")))
+        engine.config = EngineConfig()
+        with pytest.raises(AssertionError, match="slots lost"):
+            engine.check()
+    assert len(seq.listener.wait().output_ids) == 300
 
 
 def test_an_idle_engine_sleeps(started):
