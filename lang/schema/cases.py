@@ -1,0 +1,235 @@
+"""A conjunction of sub-schemas → cases: conjunctions without `$ref`, `allOf`, `anyOf`, `oneOf`, `not`, `if`, `dependent*`.
+
+In: sub-schemas that an instance must all obey. Out: cases of which it must obey one: each a list of plain assertions,
+or a finite list of values. The cases are found by following references and choosing branches; what a branch excludes
+(`oneOf`, `if`) is added to it as a `not` that has been moved inwards (`negation.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConstraintError
+from .documents import Sub, admits, referred, subschema
+from .negation import REFUSE, REFUSE_REF, TYPES, broken
+
+__all__ = ["Budget", "Case", "cases_of", "types_of"]
+
+Disjoint = Callable[["Sequence[Sub]"], bool]
+_CHOICES = ("anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies")
+
+
+class Budget:
+    """A bound on the work for one schema: an exponential schema is refused, not expanded."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def spend(self, sub: Sub) -> None:
+        """Takes one step.
+
+        Raises:
+            ConstraintError: none is left.
+        """
+        self.left -= 1
+        if self.left < 0:
+            raise ConstraintError(
+                f"the schema has too many combinations of branches (at {sub.pointer or 'the root'}); simplify it",
+                keyword="anyOf",
+                pointer=sub.pointer,
+            )
+
+
+@dataclass
+class Case:
+    """Plain assertions that hold together.
+
+    Attributes:
+        subs: the sub-schemas; only their assertions count, their applicators are done.
+        parents: index → indexes of the sub-schemas that pulled it in, in place.
+        values: the only values that are left, where an `enum` or `const` takes part.
+        pending: (index, keyword) of branches that are not chosen yet.
+    """
+
+    subs: list[Sub] = field(default_factory=list)
+    parents: dict[int, set[int]] = field(default_factory=dict)
+    values: list[Any] | None = None
+    pending: list[tuple[int, str]] = field(default_factory=list)
+
+    def copy(self) -> Case:
+        """An independent copy."""
+        return Case(list(self.subs), {k: set(v) for k, v in self.parents.items()}, None, list(self.pending))
+
+    def below(self, index: int) -> list[Sub]:
+        """The sub-schemas that `index` pulled in, directly or not, itself first."""
+        found = {index}
+        grew = True
+        while grew:
+            more = {child for child, parents in self.parents.items() if parents & found} - found
+            grew = bool(more)
+            found |= more
+        return [self.subs[index], *(self.subs[i] for i in sorted(found - {index}))]
+
+
+def cases_of(subs: Sequence[Sub], budget: Budget, empty: Disjoint, note: Callable[[Sub, str], None]) -> Iterator[Case]:
+    """The cases of a conjunction.
+
+    Args:
+        subs: what must hold together.
+        budget: bounds the work.
+        empty: whether a conjunction has provably no instance.
+        note: told why a case fell away.
+
+    Raises:
+        ConstraintError: a keyword that cannot be enforced, named.
+    """
+    start = Case()
+    if all(_add(start, sub, None, budget, note) for sub in subs):
+        yield from _expand(start, budget, empty, note)
+
+
+def _expand(case: Case, budget: Budget, empty: Disjoint, note: Callable[[Sub, str], None]) -> Iterator[Case]:
+    types = types_of(case.subs)
+    if not types:
+        note(case.subs[-1], "type")
+        return
+    values = _finite(case)
+    if values is not None:
+        if not values:
+            note(next(s for s in case.subs if "enum" in s.schema or "const" in s.schema), "enum")
+            return
+        case.values = values
+        yield case
+        return
+    if not case.pending:
+        _refuse_marked(case)
+        yield case
+        return
+    index, keyword = case.pending.pop(0)
+    for option in _options(case, index, keyword, empty):
+        budget.spend(case.subs[index])
+        branch = case.copy()
+        if all(_add(branch, sub, index, budget, note) for sub in option):
+            yield from _expand(branch, budget, empty, note)
+
+
+def _add(case: Case, sub: Sub, parent: int | None, budget: Budget, note: Callable[[Sub, str], None]) -> bool:
+    """Adds a sub-schema and what it pulls in without a choice; False where nothing can obey it."""
+    budget.spend(sub)
+    if isinstance(sub.schema, bool):
+        if not sub.schema:
+            note(sub, "false")
+        return bool(sub.schema)
+    known = next((i for i, other in enumerate(case.subs) if other.key == sub.key), None)
+    if known is not None:
+        if parent is not None and parent != known:
+            case.parents.setdefault(known, set()).add(parent)
+        return True
+    index = len(case.subs)
+    alone = "$ref" in sub.schema and sub.draft.year < 2019
+    case.subs.append(subschema(sub, {"$ref": sub.schema["$ref"]}) if alone and len(sub.schema) > 1 else sub)
+    case.parents[index] = set() if parent is None else {parent}
+    sub = case.subs[index]
+    if not alone:
+        case.pending += [(index, keyword) for keyword in _CHOICES if keyword in sub.schema]
+    return all(_add(case, pulled, index, budget, note) for pulled in _pulled(sub))
+
+
+def _pulled(sub: Sub) -> Iterator[Sub]:
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if keyword in sub.schema and isinstance(sub.schema[keyword], str):
+            if keyword != "$ref" and (keyword != "$recursiveRef" or sub.draft.name == "2019-09"):
+                raise sub.error(f"{keyword} depends on the path that led to it, which is not supported", keyword)
+            if keyword == "$ref":
+                yield referred(sub, keyword)
+    if REFUSE_REF in sub.schema:
+        target = referred(subschema(sub, {"$ref": sub.schema[REFUSE_REF]}), "$ref")
+        # "not" of what a reference names, in the place of that name.
+        yield subschema(target, {"not": target.schema})
+    for position, part in enumerate(sub.schema.get("allOf", ())):
+        yield subschema(sub, part, "allOf", position)
+
+
+def _options(case: Case, index: int, keyword: str, empty: Disjoint) -> Iterator[list[Sub]]:
+    sub = case.subs[index]
+    value = sub.schema[keyword]
+    if keyword == "anyOf":
+        yield from ([subschema(sub, part, "anyOf", i)] for i, part in enumerate(value))
+    elif keyword == "oneOf":
+        yield from _one_of(case, sub, value, empty)
+    elif keyword == "not":
+        yield from ([subschema(sub, part)] for part in broken(subschema(sub, value, "not")))
+    elif keyword == "if":
+        then, other = sub.schema.get("then", True), sub.schema.get("else", True)
+        if then is not True or other is not True:
+            yield [subschema(sub, value, "if"), subschema(sub, then, "then")]
+            yield [subschema(sub, {"not": value}), subschema(sub, other, "else")]
+        else:
+            yield []
+    else:
+        yield from _dependent(sub, value)
+
+
+def _one_of(case: Case, sub: Sub, parts: list[Any], empty: Disjoint) -> Iterator[list[Sub]]:
+    options = [subschema(sub, part, "oneOf", i) for i, part in enumerate(parts)]
+    for i, option in enumerate(options):
+        excluded = [
+            subschema(sub, {"not": parts[j]}, "oneOf", j)
+            for j, other in enumerate(options)
+            if j != i and not empty([*case.subs, option, other])
+        ]
+        yield [option, *excluded]
+
+
+def _dependent(sub: Sub, dependent: dict[str, Any]) -> Iterator[list[Sub]]:
+    """Every way to obey all entries: each name absent, or present together with what depends on it."""
+    ways: list[list[Any]] = [[]]
+    for name, need in dependent.items():
+        absent = {"properties": {name: False}}
+        present: list[Any] = [{"type": "object", "required": [name]}]
+        present.append({"required": need} if isinstance(need, list) else need)
+        ways = [[*way, *more] for way in ways for more in ([absent], present)]
+        if len(ways) > 256:
+            raise sub.error("too many dependent properties", "dependentRequired")
+    for way in ways:
+        yield [subschema(sub, part) for part in way]
+
+
+def types_of(subs: Sequence[Sub]) -> dict[str, bool]:
+    """The types that are left: name → whether only whole numbers are (for `"number"`)."""
+    left = dict.fromkeys(TYPES, False)
+    for sub in subs:
+        given = sub.schema.get("type")
+        if given is None or given == "any":
+            continue
+        names = {given} if isinstance(given, str) else set(given)
+        if "integer" in names and "number" not in names and "number" in left:
+            left["number"] = True
+            names.add("number")
+        left = {name: whole for name, whole in left.items() if name in names}
+    return left
+
+
+def _finite(case: Case) -> list[Any] | None:
+    """The values that an `enum` or `const` leaves, checked against every sub-schema by an independent validator."""
+    givers = [sub for sub in case.subs if "enum" in sub.schema or "const" in sub.schema]
+    if not givers:
+        return None
+    first = givers[0].schema
+    values = [first["const"]] if "const" in first else list(first["enum"])
+    asserting = [sub for sub in case.subs if not (sub is givers[0] and len(sub.schema) == 1)]
+    kept: dict[str, Any] = {}
+    for value in values:
+        if all(admits(sub, value) for sub in asserting):
+            kept.setdefault(json.dumps(value, sort_keys=True), value)
+    return list(kept.values())
+
+
+def _refuse_marked(case: Case) -> None:
+    for sub in case.subs:
+        if REFUSE in sub.schema:
+            keyword = sub.schema[REFUSE]
+            raise sub.error(f"'not' of {keyword!r} cannot be enforced by a mask", "not")

@@ -1,0 +1,199 @@
+"""A schema document: checked against its metaschema, its references resolved.
+
+In: JSON text of a schema, and the documents that a remote `$ref` may name. Out: the root `Sub`, from which every
+sub-schema is reached; nothing is ever fetched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonschema
+import referencing
+import referencing.exceptions
+import referencing.jsonschema
+from jsonschema.validators import validator_for
+from jsonschema_specifications import REGISTRY
+
+from ..errors import ConstraintError
+
+__all__ = ["DRAFTS", "Sub", "admits", "root_sub", "subschema"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A version of JSON schema."""
+
+    name: str
+    uri: str
+    validator: Any
+    specification: Any
+
+    @property
+    def year(self) -> int:
+        """2020, 2019, or the number of an older draft."""
+        return int(self.name.split("-")[0])
+
+
+_SPECS = referencing.jsonschema
+DRAFTS = (
+    Draft("2020-12", "https://json-schema.org/draft/2020-12/schema", jsonschema.Draft202012Validator, _SPECS.DRAFT202012),
+    Draft("2019-09", "https://json-schema.org/draft/2019-09/schema", jsonschema.Draft201909Validator, _SPECS.DRAFT201909),
+    Draft("7", "http://json-schema.org/draft-07/schema", jsonschema.Draft7Validator, _SPECS.DRAFT7),
+    Draft("6", "http://json-schema.org/draft-06/schema", jsonschema.Draft6Validator, _SPECS.DRAFT6),
+    Draft("4", "http://json-schema.org/draft-04/schema", jsonschema.Draft4Validator, _SPECS.DRAFT4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Sub:
+    """A sub-schema in its place.
+
+    Attributes:
+        schema: the dict or bool.
+        resolver: resolves its references.
+        draft: how its keywords are read.
+        pointer: where it stands, for messages.
+        key: equal for sub-schemas that mean the same.
+    """
+
+    schema: Any
+    resolver: Any = field(repr=False)
+    draft: Draft
+    pointer: str
+    key: str
+
+    def get(self, keyword: str, default: Any = None) -> Any:
+        """The value of a keyword."""
+        return self.schema.get(keyword, default)
+
+    def error(self, message: str, keyword: str) -> ConstraintError:
+        """An error that names a keyword of this sub-schema and its place."""
+        where = f"{self.pointer}/{keyword.replace('~', '~0').replace('/', '~1')}"
+        return ConstraintError(f"{message} (at {where})", keyword=keyword, pointer=where)
+
+
+def root_sub(source: str, documents: Mapping[str, Any] | None) -> Sub:
+    """The root of a schema.
+
+    Raises:
+        ConstraintError: not a schema of any known draft.
+    """
+    schema = json.loads(source)
+    draft = _draft_of(schema)
+    registry = REGISTRY.with_resources(
+        (uri, referencing.Resource.from_contents(document, default_specification=draft.specification))
+        for uri, document in (documents or {}).items()
+    )
+    resource = draft.specification.create_resource(schema)
+    registry = registry.with_resource("", resource)
+    base = resource.id() or ""
+    if base:
+        registry = registry.with_resource(base, resource)
+    return _sub(schema, registry.resolver(base), draft, "")
+
+
+def subschema(parent: Sub, schema: Any, *path: str | int) -> Sub:
+    """A sub-schema inside `parent`, at `path` below it."""
+    steps = "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+    resolver, draft = parent.resolver, parent.draft
+    if isinstance(schema, dict):
+        draft = _known(schema.get("$schema")) or draft
+        if "$id" in schema or "id" in schema:
+            resolver = resolver.in_subresource(draft.specification.create_resource(schema))
+    return _sub(schema, resolver, draft, parent.pointer + steps)
+
+
+def referred(parent: Sub, keyword: str) -> Sub:
+    """What a `$ref` of `parent` names.
+
+    Raises:
+        ConstraintError: nothing has that name, or what has it is no schema.
+    """
+    reference = parent.schema[keyword]
+    try:
+        found = parent.resolver.lookup(reference)
+    except (referencing.exceptions.Unresolvable, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "" if reference.startswith("#") else "; give remote documents as Constraint.json_schema(documents=…)"
+        raise parent.error(f"{keyword} {reference!r} names nothing{hint}", keyword) from error
+    if not isinstance(found.contents, (dict, bool)):
+        raise parent.error(f"{keyword} {reference!r} names something that is no schema", keyword)
+    draft = parent.draft
+    if isinstance(found.contents, dict):
+        draft = _known(found.contents.get("$schema")) or draft
+    return _sub(found.contents, found.resolver, draft, reference if reference.startswith("#") else parent.pointer)
+
+
+def admits(sub: Sub, value: Any) -> bool:
+    """Whether a value is valid, by an independent validator (formats are assertions)."""
+    validator = sub.draft.validator(sub.schema, format_checker=sub.draft.validator.FORMAT_CHECKER, _resolver=sub.resolver)
+    try:
+        return bool(validator.is_valid(value))
+    except (referencing.exceptions.Unresolvable, RecursionError) as error:
+        raise sub.error(f"cannot check {value!r}: {error}", "$ref") from error
+
+
+def _sub(schema: Any, resolver: Any, draft: Draft, pointer: str) -> Sub:
+    # The base URI has no public name; with it, equal texts under two bases are told apart.
+    base = getattr(resolver, "_base_uri", id(resolver))
+    if isinstance(schema, dict) and not _NEWER[draft.year].isdisjoint(schema):
+        schema = {keyword: value for keyword, value in schema.items() if keyword not in _NEWER[draft.year]}
+    return Sub(schema, resolver, draft, pointer, f"{draft.name} {base} {json.dumps(schema)}")
+
+
+# What each draft does not have yet; it is ignored there, as every unknown keyword is.
+_2020 = frozenset(["prefixItems", "$dynamicRef", "$dynamicAnchor"])
+_2019 = _2020 | {
+    "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "minContains", "maxContains",
+    "$anchor", "$recursiveRef", "$recursiveAnchor",
+}  # fmt: skip
+_7 = _2019 | {"if", "then", "else"}
+_NEWER = {2020: frozenset(), 2019: _2020, 7: _2019, 6: _7, 4: _7 | {"const", "contains", "propertyNames"}}
+
+
+def _known(uri: Any) -> Draft | None:
+    text = uri.rstrip("#") if isinstance(uri, str) else None
+    return next((draft for draft in DRAFTS if draft.uri in (text, (text or "").replace("https:", "http:"))), None)
+
+
+def _draft_of(schema: Any) -> Draft:
+    """The draft that `$schema` names, or else the newest one whose metaschema the schema obeys."""
+    named = schema.get("$schema") if isinstance(schema, dict) else None
+    known = _known(named)
+    if named is not None and known is None:
+        raise ConstraintError(
+            f"$schema {named!r} is no metaschema that Radicel knows (drafts 4 to 2020-12)",
+            keyword="$schema",
+            pointer="/$schema",
+        )
+    first: jsonschema.SchemaError | None = None
+    for draft in [known] if known else DRAFTS:
+        error = next(_metaschema(draft).iter_errors(schema), None)
+        if error is None:
+            return draft
+        first = first or error
+    assert first is not None
+    path = [str(step) for step in first.absolute_path]
+    keyword = next((step for step in reversed(path) if not step.isdigit()), "schema")
+    raise ConstraintError(
+        f"not a valid JSON schema: {_clipped(first.message)} (at /{'/'.join(path)})",
+        keyword=keyword,
+        pointer="/" + "/".join(path) if path else "",
+    )
+
+
+_METASCHEMAS: dict[str, Any] = {}
+
+
+def _metaschema(draft: Draft) -> Any:
+    if draft.name not in _METASCHEMAS:
+        meta = draft.validator.META_SCHEMA
+        _METASCHEMAS[draft.name] = validator_for(meta, draft.validator)(meta)
+    return _METASCHEMAS[draft.name]
+
+
+def _clipped(message: str) -> str:
+    return message if len(message) <= 200 else message[:200] + "…"

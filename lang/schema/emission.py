@@ -1,0 +1,108 @@
+"""A graph of shapes → JSON schema in normal form.
+
+In: pruned shapes. Out: a JSON schema that uses only what the engine is measured to enforce: one `type` per schema,
+`anyOf`, `enum`, bounds, lengths, one anchored `pattern` per string (more of them under `allOf`), `prefixItems`,
+`properties`, key patterns that do not overlap, and `$ref` into `$defs` for recursion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .patterns import other_names
+from .shapes import AnyJson, ArrayShape, NodeId, ObjectShape, Scalar, Shape
+
+__all__ = ["emitted"]
+
+# Without "\\uXXXX" in strings: beside open keys under patterns the engine would read "\\u0061" as another key than "a".
+_PLAIN_ESCAPES = 'nrbtf\\"'
+
+
+def emitted(shapes: Mapping[NodeId, list[Shape]], root: NodeId) -> dict[str, Any]:
+    """The schema of the root node, with `$defs` for what is used twice or recursive."""
+    return _Writer(shapes, root).schema()
+
+
+class _Writer:
+    def __init__(self, shapes: Mapping[NodeId, list[Shape]], root: NodeId) -> None:
+        self._shapes = shapes
+        self._root = root
+        self._defs: dict[str, Any] = {}
+        self._waiting: list[NodeId] = []
+        self._plain_escapes = False
+
+    def schema(self) -> dict[str, Any]:
+        top = self._node(self._root)
+        while self._waiting:
+            node = self._waiting.pop()
+            self._defs[str(node)] = self._node(node)
+        if self._defs:
+            top = {**top, "$defs": dict(sorted(self._defs.items(), key=lambda item: int(item[0])))}
+        if self._plain_escapes:
+            top = {**top, "x-guidance": {"json_allowed_escapes": _PLAIN_ESCAPES}}
+        return top
+
+    def _node(self, node: NodeId) -> dict[str, Any]:
+        written = [self._shape(shape) for shape in self._shapes[node]]
+        return written[0] if len(written) == 1 else {"anyOf": written}
+
+    def _child(self, node: NodeId) -> Any:
+        options = self._shapes[node]
+        if not options:
+            return False
+        if all(isinstance(option, (AnyJson, Scalar)) for option in options):
+            return self._node(node)
+        if str(node) not in self._defs:
+            self._defs[str(node)] = None
+            self._waiting.append(node)
+        return {"$ref": f"#/$defs/{node}"}
+
+    def _shape(self, shape: Shape) -> dict[str, Any]:
+        if isinstance(shape, Scalar):
+            return dict(shape.schema)
+        if isinstance(shape, ArrayShape):
+            return self._array(shape)
+        return self._object(shape) if isinstance(shape, ObjectShape) else {}
+
+    def _array(self, shape: ArrayShape) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "array"}
+        if shape.prefix:
+            schema["prefixItems"] = [self._child(node) for node in shape.prefix]
+        schema["items"] = False if shape.rest is None else self._child(shape.rest)
+        if shape.low:
+            schema["minItems"] = shape.low
+        if shape.high is not None:
+            schema["maxItems"] = shape.high
+        return schema
+
+    def _object(self, shape: ObjectShape) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "object"}
+        if shape.fields or shape.absent:
+            schema["properties"] = {
+                **{name: self._child(node) for name, node, _ in shape.fields},
+                **dict.fromkeys(sorted(shape.absent), False),
+            }
+        required = [name for name, _, needed in shape.fields if needed]
+        if required:
+            schema["required"] = required
+        patterns = {text: self._child(node) for text, node in shape.patterns}
+        schema["additionalProperties"] = False
+        if shape.rest is not None:
+            rest = self._child(shape.rest)
+            taken = [name for name, _, _ in shape.fields] + sorted(shape.absent)
+            if patterns:
+                schema["additionalProperties"] = rest
+                self._plain_escapes = True
+            elif taken:
+                patterns = {f"^(?:{other_names(taken)})$": rest}
+            else:
+                schema["additionalProperties"] = rest
+        if patterns:
+            schema["patternProperties"] = patterns
+        if shape.low:
+            schema["minProperties"] = shape.low
+        if shape.high is not None:
+            schema["maxProperties"] = shape.high
+        return schema
+

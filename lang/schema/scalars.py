@@ -1,0 +1,141 @@
+"""Numbers and strings of a case: bounds, multiples, lengths, patterns and formats of all its sub-schemas together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from .documents import Sub
+from .formats import format_pattern
+from .negation import FULL_MATCH
+from .patterns import full_match, pattern_widths, search
+from .shapes import Scalar
+
+__all__ = ["number_shape", "string_shape"]
+
+Note = Callable[[Sub, str], None]
+
+
+def number_shape(subs: Sequence[Sub], whole: bool, note: Note) -> Scalar | None:
+    """The numbers that obey all of `subs`; None where there is none."""
+    low: tuple[float, bool] | None = None  # (bound, exclusive); a larger tuple is tighter
+    high: tuple[float, bool] | None = None
+    step: Fraction | None = None
+    for sub in subs:
+        for bound in _bounds(sub, "minimum", "exclusiveMinimum"):
+            low = bound if low is None else max(low, bound)
+        for bound in _bounds(sub, "maximum", "exclusiveMaximum"):
+            high = bound if high is None else min(high, bound, key=lambda b: (b[0], not b[1]))
+        if "multipleOf" in sub.schema:
+            step = _common(step, _fraction(sub.schema["multipleOf"]))
+    if step is not None and step.denominator == 1 and step > 0:
+        whole = True
+    schema: dict[str, Any] = {"type": "integer" if whole else "number"}
+    if low is not None and high is not None and _no_number(low, high, whole):
+        last = next(sub for sub in reversed(subs) if any("imum" in keyword for keyword in sub.schema))
+        note(last, next(k for k in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum") if k in last.schema))
+        return None
+    if low is not None:
+        schema["exclusiveMinimum" if low[1] else "minimum"] = low[0]
+    if high is not None:
+        schema["exclusiveMaximum" if high[1] else "maximum"] = high[0]
+    if step is not None and step != 1:
+        schema["multipleOf"] = _checked_step(step, subs)
+    return Scalar(schema)
+
+
+def _bounds(sub: Sub, plain: str, exclusive: str) -> list[tuple[float, bool]]:
+    schema = sub.schema
+    strict = schema.get(exclusive)
+    found: list[tuple[float, bool]] = []
+    if plain in schema:
+        found.append((schema[plain], strict is True))
+    if strict is not None and not isinstance(strict, bool):
+        found.append((strict, True))
+    for bound, _ in found:
+        if math.isinf(bound) or (abs(bound) > 2**53 and int(bound) not in (2**63 - 1, -(2**63)) and float(bound) != bound):
+            raise sub.error(f"the bound {bound!r} has more digits than a mask can count", plain)
+    return found
+
+
+def _no_number(low: tuple[float, bool], high: tuple[float, bool], whole: bool) -> bool:
+    if whole:
+        first = math.floor(low[0]) + 1 if low[1] else math.ceil(low[0])
+        last = math.ceil(high[0]) - 1 if high[1] else math.floor(high[0])
+        return first > last
+    return low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))
+
+
+def _fraction(number: float) -> Fraction:
+    return Fraction(repr(number) if isinstance(number, float) else number)
+
+
+def _common(a: Fraction | None, b: Fraction) -> Fraction:
+    """The least common multiple."""
+    if a is None:
+        return b
+    denominator = math.lcm(a.denominator, b.denominator)
+    scaled = (a * denominator, b * denominator)
+    return Fraction(math.lcm(int(scaled[0]), int(scaled[1])), denominator)
+
+
+def _checked_step(step: Fraction, subs: Sequence[Sub]) -> float:
+    value = int(step) if step.denominator == 1 else float(step)
+    if step.numerator > 10**6 or step.denominator > 10**9 or _fraction(value) != step:
+        sub = next(sub for sub in subs if "multipleOf" in sub.schema)
+        raise sub.error(f"multiples of {step} are beyond what a mask can count", "multipleOf")
+    return value
+
+
+def string_shape(subs: Sequence[Sub], note: Note) -> Scalar | None:
+    """The strings that obey all of `subs`; None where there is none."""
+    low = max((int(sub.get("minLength", 0)) for sub in subs), default=0)
+    highs = [int(sub.schema["maxLength"]) for sub in subs if "maxLength" in sub.schema]
+    high = min(highs) if highs else None
+    if high is not None and low > high:
+        note(next(sub for sub in subs if "minLength" in sub.schema), "minLength")
+        return None
+    patterns: list[str] = []
+    for sub in subs:
+        for keyword, text in _patterns(sub, low, high):
+            if text is None:
+                note(sub, keyword)
+                return None
+            if text not in patterns:
+                patterns.append(text)
+    schema: dict[str, Any] = {"type": "string"}
+    if low:
+        schema["minLength"] = low
+    if high is not None:
+        schema["maxLength"] = high
+    anchored = [f"^(?:{text})$" for text in patterns]
+    if len(anchored) == 1:
+        schema["pattern"] = anchored[0]
+    elif anchored:
+        schema["allOf"] = [{"type": "string", "pattern": text} for text in anchored]
+    return Scalar(schema)
+
+
+def _patterns(sub: Sub, low: int, high: int | None) -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
+    if "pattern" in sub.schema:
+        pattern = sub.schema["pattern"]
+        try:
+            text = search(pattern)
+            shortest, longest = pattern_widths(pattern)
+        except ValueError as error:
+            raise sub.error(f"the pattern {pattern!r} cannot be enforced: {error}", "pattern") from error
+        if (high is not None and shortest > high) or (longest is not None and longest < low):
+            text = None
+        found.append(("pattern", text))
+    if FULL_MATCH in sub.schema:
+        found.append(("enum", sub.schema[FULL_MATCH]))
+    if isinstance(sub.get("format"), str):
+        format_ = format_pattern(sub.schema["format"])
+        if format_ is False:
+            raise sub.error(f"the format {sub.schema['format']!r} cannot be enforced by a mask", "format")
+        if isinstance(format_, str):
+            found.append(("format", full_match(format_)))
+    return found
