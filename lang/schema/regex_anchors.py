@@ -121,13 +121,22 @@ def _refuse(node: Anchor) -> Node:
     )
 
 
+def _least(node: Node) -> Node:
+    """A smaller node that is found in the same texts: a repeat at its edge need not go on."""
+    if isinstance(node, Repeat):
+        return repeat(node.item, node.low, node.low)
+    if isinstance(node, Seq) and len(node.items) > 1:
+        return seq(_least(node.items[0]), *node.items[1:-1], _least(node.items[-1]))
+    return node
+
+
 def language(node: Node, word: CharSet, *, search: bool) -> Node:
     """All texts that match the node: wholly, or (`search`) somewhere in them."""
     if not search:
         return resolve(node, EDGE, EDGE, word)
     anything = repeat(Chars(charsets.ANY), 0, None)
     if not has_anchor(node):
-        return seq(anything, node, anything)
+        return seq(anything, _least(node), anything)
     some = repeat(Chars(charsets.ANY), 1, None)
     variants = [
         (seq(*([] if left is EDGE else [some])), left, right, seq(*([] if right is EDGE else [some])))

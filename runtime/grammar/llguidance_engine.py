@@ -40,11 +40,12 @@ class LLGuidanceEngine:
         """
         grammar = llguidance_grammar(constraint)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
-        if matcher.is_error():
-            reason = matcher.get_error().strip().splitlines()
+        probe = matcher.deep_copy()
+        if not matcher.is_error():
+            probe.compute_bitmask()  # what is too complex often shows in the first mask
+        if probe.is_error():
             raise ConstraintError(
-                f"the {constraint.kind} constraint cannot be enforced: {reason[0] if reason else 'unknown reason'}",
-                keyword=constraint.kind,
+                f"the {constraint.kind} constraint cannot be enforced: {_reason(probe)}", keyword=constraint.kind
             )
         return LLGuidanceGrammar(matcher, self._vocabulary)
 
@@ -80,7 +81,7 @@ class _Core:
 
     def undo(self, count: int) -> None:
         if not self._matcher.rollback(count):
-            raise ConstraintError(f"llguidance cannot take back {count} tokens: {self._matcher.get_error()}")
+            raise ConstraintError(f"llguidance cannot take back {count} tokens: {_reason(self._matcher)}")
 
     def copy(self) -> _Core:
         return _Core(self._matcher.deep_copy())
@@ -95,7 +96,12 @@ class _Core:
         return bytes(self._matcher.compute_ff_bytes())
 
     def error(self) -> str | None:
-        return (self._matcher.get_error() or "unknown reason") if self._matcher.is_error() else None
+        return _reason(self._matcher) if self._matcher.is_error() else None
+
+
+def _reason(matcher: LLMatcher) -> str:
+    lines = matcher.get_error().strip().splitlines()
+    return lines[0] if lines else "no text is allowed"
 
 
 class _Tokens:
