@@ -15,6 +15,7 @@ from ..backend import GenerateRequest, ScoreRequest
 from ..errors import ChatTemplateError, SamplingError, UnsupportedError
 from ..prompt import Prompt
 from ..sampling import SamplingParams
+from .conform import plain_schema
 from .messages import chatml, split_turns
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def _response_format(constraint: Constraint | None, dialect: Dialect) -> tuple[d
     if constraint.form == "choices":
         schema = {"type": "string", "enum": list(constraint.options)}
     elif constraint.form == "json":
-        schema = json.loads(constraint.text)
+        schema = plain_schema(constraint)
     elif constraint.kind == "dtype":
         schema = _DTYPES[constraint.type]
     else:
@@ -299,4 +300,17 @@ def _wrap(schema: Any) -> dict[str, Any]:
 
 
 def _named(schema: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "value", "schema": schema, "strict": True}}
+    return {"type": "json_schema", "json_schema": {"name": "value", "schema": schema, "strict": _is_strict(schema)}}
+
+
+def _is_strict(schema: Any) -> bool:
+    """Whether OpenAI's strict mode takes it: closed objects, no optional properties. Else the server does its best."""
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object":
+        open_end = schema.get("additionalProperties") is not False or "patternProperties" in schema
+        if open_end or set(schema.get("required", ())) != set(schema.get("properties", {})):
+            return False
+    return all(_is_strict(value) for keyword, value in schema.items() if keyword not in ("enum", "const"))

@@ -273,6 +273,7 @@ class TestConstraints:
             (Constraint.of({"type": "object", "required": ["a"]}), "{}"),
             (Constraint.json_schema({"type": "array", "items": {"type": "integer"}}), '[1, "2"]'),
             (Constraint.of(dict), '{"a": '),
+            (Constraint.of(float), "NaN"),
         ],
     )
     def test_a_reply_that_breaks_its_constraint(self, constraint, text):
@@ -280,6 +281,34 @@ class TestConstraints:
             ask(mock, "v", constraint=constraint).result(WAIT)
         assert repr(text) in str(raised.value)
         assert "gen('v')" in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("text", "at_fault"),
+        [
+            ('{"day": "2024-02-29", "code": "é-😀", "tags": {"n_a": 1}}', None),
+            ('{"day": "2023-02-29", "code": "é-😀", "tags": {}}', "/day"),
+            ('{"day": "2024-02-29", "code": "é-😀\\n", "tags": {}}', "/code"),
+            ('{"day": "2024-02-29", "code": "é_😀", "tags": {}}', "/code"),
+            ('{"day": "2024-02-29", "code": "é-😀", "tags": {"a": 1}}', "/tags"),
+        ],
+    )
+    def test_formats_and_patterns(self, text, at_fault):
+        constraint = Constraint.json_schema(
+            {
+                "properties": {
+                    "day": {"type": "string", "format": "date"},
+                    "code": {"type": "string", "pattern": "^é-[😀-🙏]$"},
+                    "tags": {"patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": False},
+                },
+                "required": ["day", "code", "tags"],
+            }
+        )
+        if at_fault is None:
+            assert one(text, constraint=constraint)[0].text == text
+            return
+        with MockBackend([text]) as mock, pytest.raises(ConstraintError) as raised:
+            ask(mock, constraint=constraint).result(WAIT)
+        assert raised.value.pointer == at_fault
 
     def test_the_keyword_at_fault_is_named(self):
         schema = {"properties": {"a": {"type": "integer", "minimum": 3}}}
