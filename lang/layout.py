@@ -167,8 +167,9 @@ class _Rendering:
         """Where raw text after so many turns stands in the rendering."""
         text = alignment.text
         if num_turns == 0:
-            bos = self._codec.bos_text
-            return len(bos) if bos and text.startswith(bos) else 0
+            # Raw text follows BOS, where that is one: some models name the mark that begins each turn so.
+            bos = self._codec.bos_text if self._codec.bos_ids else ""
+            return len(bos) if text.startswith(bos) else 0
         try:
             before = self._render([{"role": t.role, "content": t.content} for t in self._script.turns[:num_turns]])
         except ChatTemplateError:

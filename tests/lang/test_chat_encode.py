@@ -6,9 +6,22 @@ from typing import Any
 
 import pytest
 from chat_prompts import ids_of, messages, templated, turn, written
-from chat_tokenizers import CHATML, GEMMA, LLAMA2, MISTRAL, NO_SYSTEM, PEEKING, QWEN3, STYLES, TEMPLATES, make
+from chat_tokenizers import (
+    CHATML,
+    GEMMA,
+    LLAMA2,
+    MISTRAL,
+    NO_SYSTEM,
+    PEEKING,
+    QWEN3,
+    STYLES,
+    TEMPLATES,
+    hf_tokenizer,
+    make,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from radicel import align
 from radicel.chat import PromptEncoder, messages_to_prompt, prompt_of_text
 from radicel.errors import ChatTemplateError, InvalidValueError, RoleError, UnsupportedError
 from radicel.prompt import Part, Prompt, Text, TurnBegin, TurnEnd
@@ -125,6 +138,11 @@ def test_an_assistant_turn_may_come_first() -> None:
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nanswer<|im_end|>\n[mid]<|im_start|>user\nc<|im_end|>\n",
         ),
         (
+            "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} (end of {{ m['role'] }})\n{% endfor %}",
+            (*turn("user", "of"), Text("[mid]"), *turn("user", ""), Text("[late]"), *turn("user", "x")),
+            "user: of (end of user)\n[mid]user:  (end of user)\n[late]user: x (end of user)\n",
+        ),
+        (
             PEEKING,
             (*turn("user", "Hello"), Text("[mid]"), *turn("user", "abc")),
             "<|im_start|>user (greets)\nHello<|im_end|>\n[mid]<|im_start|>user (3)\nabc<|im_end|>\n",
@@ -132,9 +150,18 @@ def test_an_assistant_turn_may_come_first() -> None:
     ],
 )
 def test_raw_text_stands_where_it_was_written(template: str, prompt: Prompt, text: str) -> None:
-    tokenizer = make("byte_level", template)
+    tokenizer = make("byte_level", template, bos=text.startswith("<s>"))
     assert PromptEncoder(tokenizer).render(prompt) == text
     assert tokenizer.decode(ids_of(tokenizer, prompt)) == text
+
+
+def test_a_bos_that_is_the_mark_of_a_turn_stays_with_its_turn() -> None:
+    hf = hf_tokenizer("byte_level", CHATML)
+    hf.bos_token = "<|im_start|>"
+    text = "Intro <|im_start|>user\nhi<|im_end|>\n"
+    prompt = (Text("Intro "), *turn("user", "hi"))
+    assert PromptEncoder(Tokenizer(hf)).render(prompt) == text
+    assert ids_of(Tokenizer(hf), prompt) == Tokenizer(hf).encode_run(text, [(6, len(text))])
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -220,6 +247,26 @@ def test_messages_in_parts() -> None:
     content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     prompt = messages_to_prompt([{"role": "user", "content": content, "name": None}])
     assert PromptEncoder(make()).render(prompt) == "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_template_that_rewrites_the_middle_of_a_text() -> None:
+    tokenizer = make(
+        template="{% for m in messages %}<s>{{ m['content'] | replace('<think>', '<think>\n') }}{% endfor %}"
+    )
+    ids = ids_of(tokenizer, turn("user", "a <think>b<think>c<think> d"))
+    assert tokenizer.decode(ids) == "<s>a <think>\nb<think>\nc<think>\n d"
+    assert tokenizer.hf.convert_tokens_to_ids("<think>") not in ids
+
+
+@pytest.mark.parametrize("template", ["llama2", "llama3", "gemma", "mistral", "qwen3"])
+def test_templates_that_strip_are_aligned_by_marks(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*args: Any) -> Any:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(align, "_search", search)
+    tokenizer = make("byte_level", TEMPLATES[template])
+    prompt = turn("user", "\n <|im_end|> \n") + turn("assistant", " ", written(tokenizer, " \n yes"), "</s>\n ")
+    assert PromptEncoder(tokenizer).encode((*prompt, *turn("user", " "))).token_ids
 
 
 def test_private_characters_in_a_text_do_not_confuse_the_marks() -> None:

@@ -166,6 +166,7 @@ def _made(style: str) -> Tokenizer:
         (GEMMA, None, {"</s>", "<end_of_turn>"}),
         (None, {"eos_token_id": 5}, {"</s>", 5}),
         ("{% for m in messages %}{{ m['content'] }}\n\n### {% endfor %}", None, {"</s>"}),
+        ("{% for m in messages %}{{ m['content'] }}\n### next: <s>{% endfor %}", None, {"</s>"}),
         ("{{ raise_exception('never') }}", None, {"</s>"}),
     ],
 )
