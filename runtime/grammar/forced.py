@@ -28,16 +28,14 @@ def forced_ids(forced: bytes, accepted: Sequence[int], vocabulary: Vocabulary, m
 
 
 def _whole_characters(data: bytes) -> str:
-    """The text of `data`, without the beginning of a character at its end."""
-    return data.decode("utf-8", "ignore") if _is_cut(data) else data.decode("utf-8", "replace")
+    """The text of `data`, without the beginning of a character at its end; nothing where it starts inside one.
 
-
-def _is_cut(data: bytes) -> bool:
+    The rest of a character is not text: spelled as such it would become U+FFFD, which nobody forced.
+    """
     try:
-        data.decode()
+        return data.decode()
     except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
-    return False
+        return data[: error.start].decode() if error.reason == "unexpected end of data" else ""
 
 
 def _spelled(text: str, accepted: Sequence[int], vocabulary: Vocabulary) -> list[int]:
