@@ -43,7 +43,8 @@ WORKED = [
         Contact(name="Ana Silva", email="ana.silva@portolivros.example", phone=None, company="Porto Livros"),
     ),
 ]
-TOPICS = ["a delivery", "an order", "a repair", "an offer"]
+KINDS = ["a delivery", "an order", "a repair", "an invoice"]
+GOODS = ["printers", "coffee", "bread", "sails"]
 
 
 def spelled(contact: Contact) -> str:
@@ -58,9 +59,9 @@ def read_email(s: Any, mail: str) -> None:
     for text, contact in WORKED:
         s += user(text) + assistant(spelled(contact))
     s += user(mail) + assistant(gen("contact", schema=Contact, max_tokens=120))
-    with s.fork(2) as (call, topic):
-        call += user("Can the writer be called by phone?") + assistant(select("answer", ["yes", "no"]))
-        topic += user("What is the e-mail about?") + assistant("It is about " + select("answer", TOPICS))
+    with s.fork(2) as (kind, goods):
+        kind += user("What kind of e-mail is it?") + assistant("It is " + select("answer", KINDS))
+        goods += user("What is the e-mail about?") + assistant("It is about " + select("answer", GOODS))
 
 
 def main() -> None:
@@ -77,13 +78,13 @@ def main() -> None:
 def report(files: list[Path], states: list[Any], runtime: LocalRuntime) -> None:
     """A row per e-mail, then what the batch cost."""
     console = Console()
-    table = Table("file", "name", "e-mail", "phone", "company", "can be called", "about")
+    table = Table("file", "name", "e-mail", "phone", "company", "kind", "about")
     for file, state in zip(files, states):
         if state.error() is not None:
             table.add_row(file.name, f"[red]{type(state.error()).__name__}: {state.error()}")
             continue
-        contact, (call, topic) = state["contact"], state["answer"]
-        table.add_row(file.name, contact.name, contact.email, contact.phone or "–", contact.company, call, topic)
+        contact, (kind, goods) = state["contact"], state["answer"]
+        table.add_row(file.name, contact.name, contact.email, contact.phone or "–", contact.company, kind, goods)
     console.print(table)
     stats = runtime.stats()
     console.print(
