@@ -40,7 +40,9 @@ def test_public_names_are_exported(package: str) -> None:
 @pytest.mark.parametrize(("package", "name"), [(p, n) for p in PUBLIC for n in importlib.import_module(p).__all__])
 def test_exported_names_exist_and_say_what_they_are(package: str, name: str) -> None:
     value = getattr(importlib.import_module(package), name)
-    assert not isinstance(value, types.ModuleType), f"{name} is a module; export what is in it"
+    assert not isinstance(value, types.ModuleType) or value is radicel.errors, (
+        f"{name} is a module; export what is in it"
+    )
     if callable(value):
         assert inspect.getdoc(value), f"{package}.{name} has no docstring"
         own = inspect.getdoc(type(value)) if not inspect.isclass(value) else inspect.getdoc(object)
@@ -56,7 +58,9 @@ def test_dir_shows_the_lazy_names_too(package: str) -> None:
 
 
 def test_other_names_of_the_front_end() -> None:
-    assert radicel.Runtime is radicel.Engine is radicel.LocalRuntime is radicel.runtime.LocalRuntime
+    assert radicel.LocalRuntime is radicel.runtime.LocalRuntime
+    assert radicel.Runtime is radicel.Engine
+    assert issubclass(radicel.Engine, radicel.LocalRuntime)  # it takes `model_path=` as well
     assert radicel.OpenAI is radicel.OpenAIBackend
 
 

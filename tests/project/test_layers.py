@@ -26,14 +26,22 @@ CONTRACTS = {
 """What the runtime may import of the language: the modules both sides agree on (and the sub-modules of packages)."""
 
 LAZY = {
-    "radicel": "LocalRuntime, Runtime and Engine are attributes that import on first use",
-    "radicel.backends.registry": "the names of backends, made on first use",
     "radicel.cli": "commands that need the runtime import it when they run",
     "radicel.cli_chat": "as cli",
     "radicel.cli_run": "as cli",
     "radicel.testing": "accepts() asks the runtime's own masks",
 }
 """Language modules that may import the runtime, inside functions only."""
+
+LOADED_BY_NAME = {"radicel.lazy": "what stands on the runtime; `radicel.__getattr__` loads it when such a name is used"}
+"""Language modules that import the runtime when they are imported, and that no module imports."""
+
+MUTUAL = {
+    ("radicel.state", "radicel.branches"): "a state forks into branches, and these are states",
+    ("radicel.primitives.expr", "radicel.primitives.text"): "a bare str stands for its literal, which is an expression",
+    ("radicel.primitives.select", "radicel.primitives.gen"): "gen(choices=…) is select, and both check names alike",
+}
+"""Imports inside functions that may point back, module → what it imports; each is used when it is called only."""
 
 WITHOUT_TORCH = [
     "radicel",
@@ -70,6 +78,9 @@ def test_the_folders_are_read() -> None:
 @pytest.mark.parametrize("module", [m for m in ALL if side(m) == "radicel"])
 def test_the_language_needs_no_runtime_and_no_torch(module: str) -> None:
     at_import = src.imported_modules(module, "module")
+    assert not at_import & LOADED_BY_NAME.keys()
+    if module in LOADED_BY_NAME:
+        return
     assert not {m for m in at_import if side(m) in (RUNTIME, KERNELS) or m.split(".")[0] in ("torch", "triton")}
     in_functions = {m for m in src.imported_modules(module, "function") if side(m) in (RUNTIME, KERNELS)}
     assert not in_functions or module in LAZY, f"{module} imports {in_functions} inside a function"
@@ -89,16 +100,26 @@ def test_kernels_need_neither(module: str) -> None:
     }
 
 
+def graph() -> dict[str, set[str]]:
+    """Module → the modules it imports, at import time and inside functions; not what only type checkers see."""
+    found = {}
+    for module in ALL:  # what a lazy one imports on use imports nothing of it
+        levels = ("module",) if module in LAZY else ("module", "function")
+        found[module] = (src.imported_modules(module, *levels) & src.modules().keys()) - {module}
+    return found
+
+
 def test_no_cycles() -> None:
-    """At import time and inside functions alike; imports that only type checkers see may point back."""
-    graph = {
-        module: {m for m in src.imported_modules(module, "module", "function") if m in src.modules()} - {module}
-        for module in ALL
-    }
-    for lazy in LAZY:  # what they import on first use is imported by nobody they need
-        if lazy in graph:
-            graph[lazy] = src.imported_modules(lazy, "module") & src.modules().keys()
-    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError naming the cycle
+    edges = graph()
+    for module, other in MUTUAL:
+        edges[module].discard(other)
+    tuple(graphlib.TopologicalSorter(edges).static_order())  # raises CycleError naming the cycle
+
+
+@pytest.mark.parametrize(("module", "other"), MUTUAL)
+def test_every_mutual_exception_is_used(module: str, other: str) -> None:
+    assert other in src.imported_modules(module, "function")
+    assert other not in src.imported_modules(module, "module")
 
 
 def test_every_lazy_exception_is_used() -> None:
