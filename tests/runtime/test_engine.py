@@ -266,6 +266,13 @@ def test_min_tokens_in_a_grammar_holds_the_end_back_as_long_as_there_is_a_choice
     assert (result.output_ids, result.finish_reason) == ([5, 6, 7], "stop")
 
 
+def test_min_tokens_gives_way_to_a_grammar_that_allows_only_the_end():
+    matcher = FakeMatcher({0: {5: 1, 6: 1}}, {1}, ENDS)
+    matcher.is_terminated = lambda: matcher.state == -1
+    result = run_one(sequence(PROMPT, 60, matcher=matcher, sampling={"min_tokens": 3}))
+    assert (len(result.output_ids), result.finish_reason, result.end_id) == (1, "stop", END)
+
+
 def test_forced_runs_need_no_steps_and_change_nothing():
     results, steps = [], []
     for forced_runs in (True, False):
@@ -660,7 +667,7 @@ def test_close_fails_who_still_waits(started):
 def test_close_does_not_wait_for_ever(started, caplog):
     runner = SlowRunner()
     engine = started(runner)
-    seq = sequence([1], 500, listener=Waiter(), sampling=NO_END)
+    seq = sequence([1], 1, listener=Waiter(), sampling=NO_END)
     engine.submit([seq])
     assert runner.entered.wait(20)
     engine.close(0.05)
@@ -669,7 +676,8 @@ def test_close_does_not_wait_for_ever(started, caplog):
     assert "did not end" in caplog.text
     runner.go.set()
     engine._thread.join(20)
-    assert seq.listener.calls == 1
+    assert seq.state is SequenceState.FINISHED
+    assert seq.listener.calls == 1, "the step in flight ended it, and its listener had been told"
 
 
 def test_a_listener_may_close_the_engine(started):

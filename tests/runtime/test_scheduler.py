@@ -301,6 +301,19 @@ def test_preemption_takes_the_least_important_and_changes_no_output():
     assert engine.stats().prompt_tokens == 8
 
 
+def test_nobody_is_admitted_in_a_step_that_preempts():
+    engine = make(FakeRunner(num_slots=41), decode_headroom=0)
+    engine.submit([sequence([i], 30, sampling=NO_END) for i in range(4)])
+    while engine.step():
+        before, running = engine.stats().preemptions, engine.stats().running
+        if not engine.step():
+            break
+        after = engine.stats()
+        if after.preemptions > before:
+            assert after.running < running
+    assert engine.stats().preemptions > 0
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("forced_runs", [True, False])
 def test_a_preempted_sequence_goes_on_with_its_seed(temperature, forced_runs):
