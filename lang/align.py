@@ -122,11 +122,16 @@ class _Anchor(NamedTuple):
 
 Render = Callable[[Sequence[Message]], str]
 Spellings = Callable[[str], Sequence[Span]]
+Unmeant = Callable[[Piece], Sequence[Span]]
 Group = tuple[str, str]  # a role, and a spelling of a special token in texts of that role
 
 
 def align(
-    turns: Sequence[Turn], render: Render, spellings: Spellings, needed: frozenset[int] = frozenset()
+    turns: Sequence[Turn],
+    render: Render,
+    spellings: Spellings,
+    unmeant: Unmeant,
+    needed: frozenset[int] = frozenset(),
 ) -> Alignment:
     """Renders the turns and finds in the result what must be told apart.
 
@@ -134,22 +139,22 @@ def align(
         turns: the conversation.
         render: what the template makes of messages.
         spellings: where a text spells a special token.
+        unmeant: where a piece spells a special token that is not meant.
         needed: turns whose end must be found, beside those that have ids to keep or spell a special token.
     """
     plain = render([{"role": t.role, "content": t.content} for t in turns])
-    groups = {group for turn in turns for group in _groups(turn, spellings)}
+    groups = {group for turn in turns for group in _groups(turn, unmeant)}
     keeping = {i for i, t in enumerate(turns) if any(p.ids is not None for p in t.pieces)}
-    spelling = {i for i, t in enumerate(turns) if any(role == t.role for role, _ in groups) and spellings(t.content)}
+    spelling = {i for i, t in enumerate(turns) if spellings(t.content)} if groups else set()
     wanted = {i for i in keeping | spelling | needed if turns[i].content}
     if not wanted:
         return Alignment(plain)
-    attempts = _Attempts(turns, render, spellings, plain, wanted)
+    attempts = _Attempts(turns, render, spellings, unmeant, plain, wanted)
     return attempts.marked(groups) or attempts.searched(groups)
 
 
-def _groups(turn: Turn, spellings: Spellings) -> set[Group]:
-    texts = [p.text for p in turn.pieces if p.ids is None and not p.special]
-    return {(turn.role, text[a:b]) for text in texts for a, b in spellings(text)}
+def _groups(turn: Turn, unmeant: Unmeant) -> set[Group]:
+    return {(turn.role, piece.text[a:b]) for piece in turn.pieces for a, b in unmeant(piece)}
 
 
 @dataclass
@@ -159,6 +164,7 @@ class _Attempts:
     turns: Sequence[Turn]
     render: Render
     spellings: Spellings
+    unmeant: Unmeant
     plain: str
     wanted: set[int]
 
@@ -176,7 +182,9 @@ class _Attempts:
         """
         alignment = self._try(False, groups) or self._try(False, {g for g in groups if self._try(False, {g})})
         alignment = alignment or Alignment(self.plain)
-        _grow_all(alignment, self.turns, list(_search(self.turns, self.wanted, self.plain, alignment.ends)))
+        search = _Search(self)
+        _grow_all(alignment, self.turns, list(search.anchors()))
+        alignment.ends = search.ends
         return alignment
 
     def _try(self, borders: bool, groups: set[Group]) -> Alignment | None:
@@ -234,10 +242,9 @@ class _Marks:
                 continue
             if self._borders:
                 yield _Mark(index, i, begin, "begin")
-            if piece.ids is None and not piece.special:
-                for start, stop in self._work.spellings(piece.text):
-                    if (turn.role, piece.text[start:stop]) in self._groups:
-                        yield _Mark(index, i, begin + start + 1, "inside")
+            for start, stop in self._work.unmeant(piece):
+                if (turn.role, piece.text[start:stop]) in self._groups:
+                    yield _Mark(index, i, begin + start + 1, "inside")
             if self._borders:
                 yield _Mark(index, i, end, "end")
 
@@ -295,36 +302,52 @@ def _grow(text: str, turn: Turn, anchor: _Anchor) -> Found | None:
     return Found(anchor.turn, anchor.piece, lo - begin, hi - begin, place + lo - at) if lo < hi else None
 
 
-def _search(turns: Sequence[Turn], wanted: set[int], plain: str, ends: dict[int, int]) -> Iterator[_Anchor]:
-    """Anchors for the pieces of the wanted turns, from looking for contents, or for long pieces, in order."""
-    cursor = 0
-    for index, turn in enumerate(turns):
-        content = turn.content
-        whole = _find(content.strip(), plain, cursor)
-        if whole is not None:
-            lead = len(content) - len(content.lstrip())
-            cursor = ends[index] = whole + len(content.strip())
-            for i, (begin, _) in enumerate(turn.bounds()):
-                if index in wanted:
-                    at = min(max(begin, lead), len(content.rstrip()))
+class _Search:
+    """Looks for contents, or for long pieces of them, in order.
+
+    Attributes:
+        ends: turn → where its content ends in the rendering.
+    """
+
+    def __init__(self, work: _Attempts) -> None:
+        self._work = work
+        self._cursor = 0
+        # A text that begins or ends inside the spelling of a special token was found where it does not stand.
+        self._inside = {at for a, b in work.spellings(work.plain) for at in range(a + 1, b)}
+        self.ends: dict[int, int] = {}
+
+    def anchors(self) -> Iterator[_Anchor]:
+        """An anchor for each piece of the wanted turns that is found."""
+        for index, turn in enumerate(self._work.turns):
+            content = turn.content
+            core = content.strip()
+            whole = self._find(index, core)
+            if whole is not None:
+                lead = len(content) - len(content.lstrip())
+                for i, (begin, _) in enumerate(turn.bounds()):
+                    at = min(max(begin, lead), lead + len(core))
                     yield _Anchor(index, i, at, whole + at - lead)
-        elif index in wanted:
-            for i, (piece, (begin, _)) in enumerate(zip(turn.pieces, turn.bounds())):
-                core = piece.text.strip()
-                place = _find(core, plain, cursor) if len(core) >= _SHORT else None
-                if place is not None:
-                    cursor = ends[index] = place + len(core)
-                    yield _Anchor(index, i, begin + piece.text.index(core), place)
+            elif index in self._work.wanted:
+                for i, (piece, (begin, _)) in enumerate(zip(turn.pieces, turn.bounds())):
+                    core = piece.text.strip()
+                    place = self._find(index, core) if len(core) >= _SHORT else None
+                    if place is not None:
+                        yield _Anchor(index, i, begin + piece.text.index(core), place)
 
+    def _find(self, turn: int, text: str) -> int | None:
+        """The next place of a text; an earlier one (templates reorder) only for one that is long enough to be sure."""
+        place = self._from(self._cursor, text)
+        if place is None and len(text) >= _SHORT:
+            place = self._from(0, text)
+        if place is not None:
+            self._cursor = self.ends[turn] = place + len(text)
+        return place
 
-def _find(text: str, plain: str, cursor: int) -> int | None:
-    """The next place of a text; an earlier one (templates reorder) only for a text that is long enough to be sure."""
-    if not text:
-        return None
-    place = plain.find(text, cursor)
-    if place < 0 and len(text) >= _SHORT:
-        place = plain.find(text)
-    return place if place >= 0 else None
+    def _from(self, cursor: int, text: str) -> int | None:
+        place = self._work.plain.find(text, cursor) if text else -1
+        while place >= 0 and (place in self._inside or place + len(text) in self._inside):
+            place = self._work.plain.find(text, place + 1)
+        return place if place >= 0 else None
 
 
 def common_prefix(a: str, b: str) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .align import Alignment, Message, Piece, Turn, align, common_prefix
+from .align import Alignment, Message, Piece, Span, Turn, align, common_prefix
 from .atoms import Atoms, Kept, KeptParts, Run
 from .errors import ChatTemplateError, RoleError
 from .prompt import Generated, Prompt, Text, TurnBegin, TurnEnd
@@ -115,7 +115,7 @@ class _Rendering:
         raws = {k: pieces for k, pieces in script.raws.items() if any(p.text or p.ids for p in pieces)}
         between = [k for k in raws if k < len(script.turns) or script.open]
         needed = frozenset(k - 1 for k in between if k > 0)
-        alignment = align(script.turns, self._frame, self._codec.special_spellings, needed)
+        alignment = align(script.turns, self._frame, self._codec.special_spellings, self._unmeant, needed)
         kept = KeptParts(script.turns, alignment, self._codec)
         inserts = sorted((self._border(k, alignment), k) for k in between)
         atoms = Atoms()
@@ -163,6 +163,14 @@ class _Rendering:
         rest = header[len(text) :] if header.startswith(text) else ""
         return rest if rest.isspace() else ""
 
+    def _unmeant(self, piece: Piece) -> Sequence[Span]:
+        """Where a piece spells a special token as text: all of it that is no literal for that, and was not sampled."""
+        spans = [] if piece.special else self._codec.special_spellings(piece.text)
+        if not spans or piece.ids is None:
+            return spans
+        sampled = set(piece.ids)
+        return [(a, b) for a, b in spans if sampled.isdisjoint(self._codec.encode_run(piece.text[a:b], [(0, b - a)]))]
+
     def _border(self, num_turns: int, alignment: Alignment) -> int:
         """Where raw text after so many turns stands in the rendering."""
         text = alignment.text
@@ -181,4 +189,5 @@ class _Rendering:
             return common_prefix(before, text)
         # The history reads differently by now, but what closes a turn is still the same.
         probe = self._script.turns[num_turns - 1].content.strip()[-20:]
-        return end + common_prefix(before.rpartition(probe)[2] if probe in before else "", text[end:])
+        closing = before.rpartition(probe)[2] if probe and probe in before else ""
+        return end + common_prefix(closing, text[end:])

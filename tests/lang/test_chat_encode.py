@@ -263,7 +263,7 @@ def test_templates_that_strip_are_aligned_by_marks(template: str, monkeypatch: p
     def search(*args: Any) -> Any:
         raise AssertionError("searched")
 
-    monkeypatch.setattr(align, "_search", search)
+    monkeypatch.setattr(align, "_Search", search)
     tokenizer = make("byte_level", TEMPLATES[template])
     prompt = turn("user", "\n <|im_end|> \n") + turn("assistant", " ", written(tokenizer, " \n yes"), "</s>\n ")
     assert PromptEncoder(tokenizer).encode((*prompt, *turn("user", " "))).token_ids
