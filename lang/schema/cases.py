@@ -7,6 +7,7 @@ or a finite list of values. The cases are found by following references and choo
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ __all__ = ["Budget", "Case", "cases_of", "types_of"]
 Disjoint = Callable[["Sequence[Sub]"], bool]
 # Left out where two branches are shown to exclude each other: fewer assertions prove less, never too much.
 _LEFT_OUT = frozenset("anyOf oneOf not if allOf $ref unevaluatedProperties unevaluatedItems".split())
+_MOST_TOGETHER = 6
 _CHOICES = ("anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies")
 
 
@@ -111,10 +113,12 @@ def _expand(case: Case, budget: Budget, empty: Disjoint, note: Callable[[Sub, st
         yield case
         return
     index, keyword = case.pending.pop(0)
+    # What `not` finds out about an instance does not count as evaluated.
+    parent = None if keyword == "not" else index
     for option in _options(case, index, keyword, empty):
         budget.spend(case.subs[index])
         branch = case.copy()
-        if all(_add(branch, sub, index, budget, note) for sub in option):
+        if all(_add(branch, sub, parent, budget, note) for sub in option):
             yield from _expand(branch, budget, empty, note)
 
 
@@ -159,20 +163,36 @@ def _options(case: Case, index: int, keyword: str, empty: Disjoint) -> Iterator[
     sub = case.subs[index]
     value = sub.schema[keyword]
     if keyword == "anyOf":
-        yield from ([subschema(sub, part, "anyOf", i)] for i, part in enumerate(value))
+        yield from _any_of(case, sub, value)
     elif keyword == "oneOf":
         yield from _one_of(case, sub, value, empty)
     elif keyword == "not":
         yield from ([subschema(sub, part)] for part in broken(subschema(sub, value, "not")))
     elif keyword == "if":
         then, other = sub.schema.get("then", True), sub.schema.get("else", True)
-        if then is not True or other is not True:
+        if then is not True or other is not True or _counts_evaluated(case):
             yield [subschema(sub, value, "if"), subschema(sub, then, "then")]
             yield [subschema(sub, {"not": value}), subschema(sub, other, "else")]
         else:
             yield []
     else:
         yield from _dependent(sub, value)
+
+
+def _any_of(case: Case, sub: Sub, parts: list[Any]) -> Iterator[list[Sub]]:
+    """One branch, or, where it counts which keys and items were evaluated, any set of branches."""
+    options = [subschema(sub, part, "anyOf", i) for i, part in enumerate(parts)]
+    if not _counts_evaluated(case):
+        yield from ([option] for option in options)
+        return
+    if len(options) > _MOST_TOGETHER:
+        raise sub.error(f"more than {_MOST_TOGETHER} branches beside 'unevaluated…' are too many to combine", "anyOf")
+    for count in range(1, len(options) + 1):
+        yield from map(list, itertools.combinations(options, count))
+
+
+def _counts_evaluated(case: Case) -> bool:
+    return any("unevaluatedProperties" in sub.schema or "unevaluatedItems" in sub.schema for sub in case.subs)
 
 
 def _one_of(case: Case, sub: Sub, parts: list[Any], empty: Disjoint) -> Iterator[list[Sub]]:

@@ -6,6 +6,7 @@ sub-schema is reached; nothing is ever fetched.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,11 +32,17 @@ class Draft:
     uri: str
     validator: Any
     specification: Any
+    declared: bool = True
 
     @property
     def year(self) -> int:
         """2020, 2019, or the number of an older draft."""
         return int(self.name.split("-")[0])
+
+    @property
+    def asserts_content(self) -> bool:
+        """Whether `contentEncoding` and `contentMediaType` may be assertions: they became annotations in 2019-09."""
+        return self.year == 7 or not self.declared
 
 
 _SPECS = referencing.jsonschema
@@ -114,6 +121,8 @@ def referred(parent: Sub, keyword: str) -> Sub:
         ConstraintError: nothing has that name, or what has it is no schema.
     """
     reference = parent.schema[keyword]
+    if not parent.draft.declared and "$id" in parent.schema and parent.pointer:
+        raise parent.error("$id beside $ref means one thing in draft 7 and another since 2019-09; give $schema", "$id")
     try:
         found = parent.resolver.lookup(reference)
     except (referencing.exceptions.Unresolvable, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -129,7 +138,9 @@ def referred(parent: Sub, keyword: str) -> Sub:
 
 def admits(sub: Sub, value: Any) -> bool:
     """Whether a value is valid, by an independent validator (formats are assertions)."""
-    validator = sub.draft.validator(sub.schema, format_checker=sub.draft.validator.FORMAT_CHECKER, _resolver=sub.resolver)
+    validator = sub.draft.validator(
+        sub.schema, format_checker=sub.draft.validator.FORMAT_CHECKER, _resolver=sub.resolver
+    )
     try:
         return bool(validator.is_valid(value))
     except (referencing.exceptions.Unresolvable, RecursionError) as error:
@@ -173,7 +184,7 @@ def _draft_of(schema: Any) -> Draft:
     for draft in [known] if known else DRAFTS:
         error = next(_metaschema(draft).iter_errors(schema), None)
         if error is None:
-            return draft
+            return dataclasses.replace(draft, declared=known is not None)
         first = first or error
     assert first is not None
     path = [str(step) for step in first.absolute_path]

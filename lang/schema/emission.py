@@ -105,4 +105,3 @@ class _Writer:
         if shape.high is not None:
             schema["maxProperties"] = shape.high
         return schema
-

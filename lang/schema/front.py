@@ -59,8 +59,6 @@ def _normal_form(source: str, documents: Mapping[str, Any] | None, strict: bool)
 
 def _refuse_impossible(graph: Graph) -> None:
     if graph.reason is None:
-        raise ConstraintError(
-            "the schema has no finite instance: its recursion never ends", keyword="$ref", pointer=""
-        )
+        raise ConstraintError("the schema has no finite instance: its recursion never ends", keyword="$ref", pointer="")
     sub, keyword = graph.reason
     raise sub.error(f"no value obeys the schema: {keyword!r} contradicts what else is asked", keyword)

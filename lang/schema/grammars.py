@@ -1,17 +1,46 @@
-"""GBNF and Lark texts, checked."""
+"""Grammar texts, checked and brought to one dialect.
+
+In: GBNF or Lark text. Out: GBNF that says the same with nothing but character classes, groups, alternatives and
+repeats; the same in llguidance's Lark; whether it is left-recursive (which decides the engine).
+"""
 
 from __future__ import annotations
 
+import functools
+
 from ..errors import ConstraintError
+from .grammar_ast import finite_rules, is_left_recursive, write_gbnf, write_lark
+from .grammar_parse import parse_grammar
+
+__all__ = ["checked", "left_recursive", "to_lark"]
 
 
 def checked(text: str) -> str:
-    """The grammar."""
+    """The grammar in normal form.
+
+    Raises:
+        ConstraintError: a syntax error with line and column, a missing rule, a recursion that never ends.
+    """
     if not isinstance(text, str) or not text.strip():
         raise ConstraintError(f"grammar={text!r}: must be a grammar text", keyword="grammar")
-    return text
+    try:
+        rules, root = parse_grammar(text)
+        finite = finite_rules(rules)
+        if root not in finite:
+            raise ConstraintError(
+                f"no finite text derives from the rule {root!r}: its recursion never ends", keyword=root
+            )
+        return write_gbnf(rules, root)
+    except RecursionError as error:
+        raise ConstraintError("the grammar is nested too deeply", keyword="grammar") from error
+
+
+@functools.lru_cache(maxsize=128)
+def left_recursive(text: str) -> bool:
+    """Whether a rule of a grammar in normal form can begin with itself."""
+    return is_left_recursive(parse_grammar(text)[0])
 
 
 def to_lark(text: str) -> str:
-    """The grammar in Lark's syntax."""
-    return text
+    """A grammar in normal form, in llguidance's Lark."""
+    return write_lark(*parse_grammar(text))

@@ -113,7 +113,8 @@ class Graph:
 
     def _of_case(self, case: Case) -> list[Shape]:
         if case.values is not None:
-            return [Scalar({"enum": case.values})]
+            giver = next(sub for sub in case.subs if "enum" in sub.schema or "const" in sub.schema)
+            return [Scalar({"enum": [_written(value, giver) for value in case.values]})]
         types = types_of(case.subs)
         asserted = any(not _ASSERTIONS.isdisjoint(sub.schema) for sub in case.subs)
         if not asserted and len(types) == len(TYPES) and not self.strict:
@@ -162,6 +163,20 @@ class Graph:
         if isinstance(shape, ObjectShape):
             return any(self._proven_empty(node, depth - 1) for _, node, required in shape.fields if required)
         return False
+
+
+def _written(value: Any, giver: Sub) -> Any:
+    """A value of an `enum` as an engine reads it exactly."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if abs(value) > 2**53:
+            keyword = "const" if "const" in giver.schema else "enum"
+            raise giver.error(f"the number {value!r} has more digits than an engine compares", keyword)
+        return int(value) if value == int(value) else value
+    if isinstance(value, list):
+        return [_written(item, giver) for item in value]
+    if isinstance(value, dict):
+        return {name: _written(item, giver) for name, item in value.items()}
+    return value
 
 
 def children(shape: Shape) -> list[NodeId]:

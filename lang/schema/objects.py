@@ -32,9 +32,7 @@ def object_shapes(case: Case, graph: Graph) -> list[Shape]:
         graph.note(next(sub for sub in case.subs if "maxProperties" in sub.schema), "maxProperties")
         return []
     rest, patterns, extra = _open_keys(case, graph)
-    names = dict.fromkeys(
-        [*(name for sub in case.subs for name in sub.get("properties", {})), *extra, *required]
-    )
+    names = dict.fromkeys([*(name for sub in case.subs for name in sub.get("properties", {})), *extra, *required])
     fields: list[tuple[str, NodeId, bool]] = []
     for name in names:
         value = _value(case, name, extra.get(name, []))
@@ -94,9 +92,7 @@ def _evaluated(case: Case, number: int, name: str | None) -> bool:
     return False
 
 
-def _open_keys(
-    case: Case, graph: Graph
-) -> tuple[NodeId | None, tuple[tuple[str, NodeId], ...], dict[str, list[Sub]]]:
+def _open_keys(case: Case, graph: Graph) -> tuple[NodeId | None, tuple[tuple[str, NodeId], ...], dict[str, list[Sub]]]:
     """What keys may be written that no `properties` names: (node of the rest, patterns, further names)."""
     rest = _rest(case, None)
     closed = any(sub.schema is False for sub in rest)
@@ -122,7 +118,9 @@ def _open_keys(
 def _is_silent(case: Case) -> bool:
     """Whether named properties are all that the case says about keys."""
     said = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames")
-    return any("properties" in sub.schema for sub in case.subs) and not any(k in s.schema for s in case.subs for k in said)
+    return any("properties" in sub.schema for sub in case.subs) and not any(
+        k in s.schema for s in case.subs for k in said
+    )
 
 
 def _rest(case: Case, pattern: str | None) -> list[Sub]:
@@ -169,7 +167,9 @@ def _named(
         # As fields of their own: `_value` gives each what properties, patterns and the rest say.
         return None, (), {name: [] for name in known}
     if patterns:
-        raise asking[0].error("'propertyNames' beside 'patternProperties' cannot be enforced by a mask", "propertyNames")
+        raise asking[0].error(
+            "'propertyNames' beside 'patternProperties' cannot be enforced by a mask", "propertyNames"
+        )
     text = graph.one_pattern(node)
     if text is None:
         raise asking[0].error("this 'propertyNames' cannot be enforced by a mask; use one pattern", "propertyNames")
@@ -212,7 +212,11 @@ def _way(
     fields = tuple((n, node, r or n in chosen) for n, node, r in shape.fields if n not in others)
     needed = sum(r for _, _, r in fields)
     least = needed + max(0, low)
-    return [ObjectShape(fields, shape.patterns, shape.rest, others, least if low > 0 else 0, None if high is None else needed + high)]
+    return [
+        ObjectShape(
+            fields, shape.patterns, shape.rest, others, least if low > 0 else 0, None if high is None else needed + high
+        )
+    ]
 
 
 def _with(shape: ObjectShape, *, low: int, high: int | None) -> ObjectShape:

@@ -18,7 +18,7 @@ from ..errors import ConstraintError
 from . import charsets
 from .ecma import to_python
 from .regex_anchors import language
-from .regex_ast import EMPTY, NOTHING, Chars, Node, alt, max_width, min_width, repeat, seq, write
+from .regex_ast import EMPTY, NOTHING, Alt, Chars, Node, Repeat, Seq, alt, max_width, min_width, repeat, seq, write
 from .regex_parse import RegexParser
 
 __all__ = ["full_match", "other_names", "pattern_text", "pattern_widths", "search", "searches", "translate"]
@@ -55,9 +55,10 @@ def translate(pattern: str) -> str:
     return write(node, engine=True)
 
 
-def full_match(pattern: str, *, engine: bool = True) -> str:
-    """A pattern of our own (a `format`), to be matched by the whole text."""
-    return write(_full_match(pattern), engine=engine)
+@functools.lru_cache(maxsize=64)
+def full_match(pattern: str) -> str:
+    """A pattern of our own (a `format`), to be matched by a whole JSON string, for the engines."""
+    return write(_in_json(_full_match(pattern)), engine=True)
 
 
 def search(pattern: str) -> str | None:
@@ -66,7 +67,7 @@ def search(pattern: str) -> str | None:
     Raises:
         ConstraintError: invalid, or not regular (named).
     """
-    node = _search(pattern)
+    node = _in_json(_search(pattern))
     return None if node == NOTHING else write(node, engine=True)
 
 
@@ -82,8 +83,30 @@ def pattern_widths(pattern: str) -> tuple[int, int | None]:
 
 
 def other_names(names: Collection[str]) -> str:
-    """A pattern, for the engines, for every text that is none of `names`."""
-    return write(_others(sorted(set(names))), engine=True)
+    """A pattern, for the engines, for every JSON string that is none of `names`."""
+    return write(_in_json(_others(sorted(set(names)))), engine=True)
+
+
+_ESCAPED = (ord('"'), ord("\\"))
+
+
+def _in_json(node: Node) -> Node:
+    """The node without U+0000 in classes that lack the quote or the backslash.
+
+    In JSON strings, llguidance takes a class that holds every control character for one that holds every escape, and
+    would let `[^"]` match an escaped quote.
+    """
+    if isinstance(node, Chars):
+        whole = all(charsets.contains(node.chars, code) for code in _ESCAPED)
+        return node if whole else Chars(charsets.intersection(node.chars, _NOT_NUL))
+    if isinstance(node, Seq):
+        return seq(*map(_in_json, node.items))
+    if isinstance(node, Alt):
+        return alt(*map(_in_json, node.options))
+    return repeat(_in_json(node.item), node.low, node.high) if isinstance(node, Repeat) else node
+
+
+_NOT_NUL = charsets.of_ranges([(1, 0x10FFFF)])
 
 
 @functools.lru_cache(maxsize=1024)

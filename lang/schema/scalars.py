@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from .documents import Sub
-from .formats import format_pattern
+from .formats import LENGTHS, format_pattern
 from .negation import FULL_MATCH
 from .patterns import full_match, pattern_widths, search
 from .shapes import Scalar
@@ -55,9 +55,13 @@ def _bounds(sub: Sub, plain: str, exclusive: str) -> list[tuple[float, bool]]:
     if strict is not None and not isinstance(strict, bool):
         found.append((strict, True))
     for bound, _ in found:
-        if math.isinf(bound) or (abs(bound) > 2**53 and int(bound) not in (2**63 - 1, -(2**63)) and float(bound) != bound):
-            raise sub.error(f"the bound {bound!r} has more digits than a mask can count", plain)
-    return found
+        if math.isinf(bound) or (abs(bound) > 2**53 and bound not in _INT64):
+            raise sub.error(f"the bound {bound!r} has more digits than an engine compares", plain)
+    return [(_INT64.get(bound, bound), strict_) for bound, strict_ in found]
+
+
+# The engine reads bounds as doubles: the greatest 64-bit integer is clamped to itself, the least one is rounded inwards.
+_INT64 = {2**63 - 1: 2**63 - 1, -(2**63): -(2**63) + 1024}
 
 
 def _no_number(low: tuple[float, bool], high: tuple[float, bool], whole: bool) -> bool:
@@ -93,6 +97,7 @@ def string_shape(subs: Sequence[Sub], note: Note) -> Scalar | None:
     """The strings that obey all of `subs`; None where there is none."""
     low = max((int(sub.get("minLength", 0)) for sub in subs), default=0)
     highs = [int(sub.schema["maxLength"]) for sub in subs if "maxLength" in sub.schema]
+    highs += [LENGTHS[sub.schema["format"]] for sub in subs if sub.get("format") in LENGTHS]
     high = min(highs) if highs else None
     if high is not None and low > high:
         note(next(sub for sub in subs if "minLength" in sub.schema), "minLength")
@@ -118,8 +123,16 @@ def string_shape(subs: Sequence[Sub], note: Note) -> Scalar | None:
     return Scalar(schema)
 
 
+_BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+
+
 def _patterns(sub: Sub, low: int, high: int | None) -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
+    if sub.draft.asserts_content:
+        if sub.get("contentMediaType") == "application/json":
+            raise sub.error("JSON inside a string cannot be enforced by a mask", "contentMediaType")
+        if sub.get("contentEncoding") == "base64":
+            found.append(("contentEncoding", full_match(_BASE64)))
     if "pattern" in sub.schema:
         pattern = sub.schema["pattern"]
         try:

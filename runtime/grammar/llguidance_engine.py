@@ -44,10 +44,14 @@ class LLGuidanceEngine:
         if not matcher.is_error():
             probe.compute_bitmask()  # what is too complex often shows in the first mask
         if probe.is_error():
-            raise ConstraintError(
-                f"the {constraint.kind} constraint cannot be enforced: {_reason(probe)}", keyword=constraint.kind
-            )
+            reason = _reason(probe)
+            keyword = next((name for said, name in _KEYWORDS.items() if said in reason), constraint.kind)
+            raise ConstraintError(f"the {constraint.kind} constraint cannot be enforced: {reason}", keyword=keyword)
         return LLGuidanceGrammar(matcher, self._vocabulary)
+
+
+# What the engine says, and the keyword that it speaks of.
+_KEYWORDS = {"patternProperty": "patternProperties", "maxProperties": "minProperties", "range": "minimum"}
 
 
 class LLGuidanceGrammar:
@@ -101,7 +105,8 @@ class _Core:
 
 def _reason(matcher: LLMatcher) -> str:
     lines = matcher.get_error().strip().splitlines()
-    return lines[0] if lines else "no text is allowed"
+    first = lines[0] if lines else "no text is allowed"
+    return first.split("JSON schema: ")[-1]
 
 
 class _Tokens:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
 from ...errors import ConstraintError
 from .forced import forced_ids
-from .matcher import Mask, mask_words
+from .matcher import Mask
 from .vocabulary import Vocabulary
 
 __all__ = ["Core", "Session"]
@@ -132,7 +130,7 @@ class Session:
                 if not self._core.consume(token_id):
                     return None
                 done += 1
-            row = np.zeros(mask_words(self._vocabulary.size), dtype=np.int32)
+            row = self._vocabulary.empty_mask()
             self._core.fill(row)
             return row
         finally:

@@ -9,9 +9,10 @@ import json
 from typing import Any
 
 from ...constraint import Constraint
+from ...errors import ConstraintError
 from ...schema.grammars import to_lark
 
-__all__ = ["llguidance_grammar"]
+__all__ = ["llguidance_grammar", "xgrammar_grammar"]
 
 # What may stand between JSON tokens when the white space is flexible: bounded, or a model that likes it never ends.
 _FLEXIBLE = r"[ \t]{1,8}|\n[ \t]{0,32}"
@@ -30,6 +31,15 @@ def llguidance_grammar(constraint: Constraint) -> str:
     if constraint.form == "choices":
         return f"{_HEAD}start: " + " | ".join(json.dumps(option, ensure_ascii=False) for option in constraint.options)
     return _HEAD + to_lark(constraint.text)
+
+
+def xgrammar_grammar(constraint: Constraint) -> str:
+    """What xgrammar compiles for this constraint (GBNF)."""
+    if constraint.form == "grammar":
+        return constraint.text
+    if constraint.form == "choices":
+        return "root ::= " + " | ".join(json.dumps(option) for option in constraint.options)
+    raise ConstraintError(f"xgrammar is not given a {constraint.kind} constraint", keyword=constraint.kind)
 
 
 def _with_options(constraint: Constraint) -> Any:

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from ...errors import InvalidValueError
+from .matcher import Mask, mask_words
 
 __all__ = ["Vocabulary"]
 
@@ -54,6 +57,10 @@ class Vocabulary:
         """What each id is called, special ones by their spelling."""
         self.text_bytes = tuple(b"" if i in self.special_ids else t for i, t in enumerate(padded))
         """What each id may add to a constrained text: nothing for special ids."""
+
+    def empty_mask(self) -> Mask:
+        """A mask that allows nothing."""
+        return np.zeros(mask_words(self.size), dtype=np.int32)
 
     def longer_than(self, start: bytes) -> list[int]:
         """The ids of tokens that begin with `start` and go on."""

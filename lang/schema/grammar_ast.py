@@ -1,0 +1,172 @@
+"""A grammar as data: rules over the algebra of `regex_ast.py` plus references, and what can be said of it unrun.
+
+In: rules from either dialect (`grammar_parse.py`). Out: the same grammar written in GBNF or in llguidance's Lark, and
+answers: is a rule missing, does the recursion end, is it left-recursive?
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import charsets
+from .regex_ast import Alt, Chars, Node, Repeat, Seq, write
+
+__all__ = ["Ref", "finite_rules", "is_left_recursive", "write_gbnf", "write_lark"]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The text of another rule."""
+
+    name: str
+
+
+Rules = Mapping[str, "Node | Ref"]
+
+
+def finite_rules(rules: Rules) -> set[str]:
+    """The rules that some finite text derives from."""
+    found: set[str] = set()
+    grew = True
+    while grew:
+        more = {name for name, node in rules.items() if name not in found and _finite(node, found)}
+        found |= more
+        grew = bool(more)
+    return found
+
+
+def _finite(node: Node | Ref, known: set[str]) -> bool:
+    if isinstance(node, Ref):
+        return node.name in known
+    if isinstance(node, Seq):
+        return all(_finite(item, known) for item in node.items)
+    if isinstance(node, Alt):
+        return any(_finite(option, known) for option in node.options)
+    if isinstance(node, Repeat):
+        return node.low == 0 or _finite(node.item, known)
+    return node != Chars(())
+
+
+def is_left_recursive(rules: Rules) -> bool:
+    """Whether a rule can begin with itself."""
+    nullable: set[str] = set()
+    grew = True
+    while grew:
+        more = {name for name, node in rules.items() if name not in nullable and _nullable(node, nullable)}
+        nullable |= more
+        grew = bool(more)
+    first = {name: _first(node, nullable) for name, node in rules.items()}
+    for name in rules:
+        seen: set[str] = set()
+        waiting = list(first[name])
+        while waiting:
+            other = waiting.pop()
+            if other not in seen:
+                seen.add(other)
+                waiting += first.get(other, ())
+        if name in seen:
+            return True
+    return False
+
+
+def _nullable(node: Node | Ref, known: set[str]) -> bool:
+    if isinstance(node, Ref):
+        return node.name in known
+    if isinstance(node, Seq):
+        return all(_nullable(item, known) for item in node.items)
+    if isinstance(node, Alt):
+        return any(_nullable(option, known) for option in node.options)
+    return isinstance(node, Repeat) and (node.low == 0 or _nullable(node.item, known))
+
+
+def _first(node: Node | Ref, nullable: set[str]) -> set[str]:
+    """The rules that a text of `node` may begin with."""
+    if isinstance(node, Ref):
+        return {node.name}
+    if isinstance(node, Alt):
+        return {name for option in node.options for name in _first(option, nullable)}
+    if isinstance(node, Repeat):
+        return _first(node.item, nullable)
+    found: set[str] = set()
+    if isinstance(node, Seq):
+        for item in node.items:
+            found |= _first(item, nullable)
+            if not _nullable(item, nullable):
+                break
+    return found
+
+
+def write_gbnf(rules: Rules, root: str) -> str:
+    """The grammar in GBNF, its first rule called `root`."""
+    names = _names(rules, root, "root")
+    return "".join(f"{names[name]} ::= {_gbnf(node, names)}\n" for name, node in rules.items())
+
+
+def write_lark(rules: Rules, root: str) -> str:
+    """The grammar in llguidance's Lark, one character a terminal: its lexer takes the longest terminal otherwise."""
+    names = _names(rules, root, "start")
+    return "".join(f"{names[name]}: {_lark(node, names)}\n" for name, node in rules.items())
+
+
+def _names(rules: Rules, root: str, start: str) -> dict[str, str]:
+    return {name: start if name == root else f"r{number}" for number, name in enumerate(rules)}
+
+
+def _gbnf(node: Node | Ref, names: Mapping[str, str]) -> str:
+    if isinstance(node, Ref):
+        return names[node.name]
+    if isinstance(node, Chars):
+        return _gbnf_class(node)
+    if isinstance(node, Seq):
+        return " ".join(_gbnf_item(item, names) for item in node.items) or '""'
+    if isinstance(node, Alt):
+        return " | ".join(_gbnf(option, names) for option in node.options)
+    assert isinstance(node, Repeat)
+    return _gbnf_item(node.item, names) + _times(node)
+
+
+def _gbnf_item(node: Node | Ref, names: Mapping[str, str]) -> str:
+    text = _gbnf(node, names)
+    return text if isinstance(node, (Chars, Ref)) else f"({text})"
+
+
+def _times(node: Repeat) -> str:
+    known = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((node.low, node.high))
+    return known or f"{{{node.low},{'' if node.high is None else node.high}}}"
+
+
+def _gbnf_class(node: Chars) -> str:
+    rest = charsets.complement(node.chars)
+    negative = len(rest) < len(node.chars)
+    if not rest:
+        return "[\\u0000-\\U0010ffff]"
+    shown = rest if negative else node.chars
+    body = "".join(_escape(a) if a == b else f"{_escape(a)}-{_escape(b)}" for a, b in shown)
+    return f"[{'^' if negative else ''}{body}]"
+
+
+def _escape(code: int) -> str:
+    char = chr(code)
+    if char.isascii() and char.isalnum():
+        return char
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _lark(node: Node | Ref, names: Mapping[str, str]) -> str:
+    if isinstance(node, Ref):
+        return names[node.name]
+    if isinstance(node, Chars):
+        return f"/{write(node, engine=True)}/"
+    if isinstance(node, Seq):
+        return " ".join(_lark_item(item, names) for item in node.items) or json.dumps("")
+    if isinstance(node, Alt):
+        return " | ".join(_lark(option, names) for option in node.options)
+    assert isinstance(node, Repeat)
+    return _lark_item(node.item, names) + _times(node)
+
+
+def _lark_item(node: Node | Ref, names: Mapping[str, str]) -> str:
+    text = _lark(node, names)
+    return text if isinstance(node, (Chars, Ref)) else f"({text})"
