@@ -45,6 +45,13 @@ def test_links_lead_somewhere(name: str) -> None:
             assert (page.parent / target).exists(), f"{name} links to {link}"
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_files_that_pages_name_exist(name: str) -> None:
+    text = NAMED[name].read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:lang|runtime|kernels|tests|examples|docs)/[\w/.-]+\.\w+)`", text))
+    assert {path for path in named if not (src.ROOT / path).exists()} == set()
+
+
 def test_the_readme_has_commands_and_a_program() -> None:
     assert {line.partition("#")[0].strip() for name, line in commands() if name == "README.md"} >= {
         "make demo",
