@@ -67,7 +67,8 @@ class ChoicesMethod(ABC):
             choices: the choices, distinct.
             scores: one for each choice, in their order.
             temperature: ≥ 0.
-            seed: makes the draw repeatable; None draws freshly.
+            seed: makes the draw repeatable: it depends on the seed, the choices and the length of what stands before
+                (`Score.prompt_tokens`) alone; None draws freshly.
 
         Raises:
             BackendError: a score is not a number, or one is missing.
@@ -79,7 +80,7 @@ class ChoicesMethod(ABC):
                 raise BackendError(f"the choice {choice!r} got the logprob nan from the backend")
         values = self.score(scores)
         logs = _log_softmax([v / temperature for v in values]) if temperature > 0 else values
-        index = _draw(logs, seed) if temperature > 0 else values.index(max(values))
+        index = _draw(logs, _mixed(seed, choices, scores)) if temperature > 0 else values.index(max(values))
         probabilities = map(math.exp, _log_softmax(values))
         return Decision(index, dict(zip(choices, probabilities)), dict(zip(choices, values)))
 
@@ -163,7 +164,7 @@ class _GreedyTokenSelection(ChoicesMethod):
     ) -> Decision:
         plain = super().decide(choices, scores)
         if temperature > 0:
-            index = _draw(self._paths(scores, temperature), seed)
+            index = _draw(self._paths(scores, temperature), _mixed(seed, choices, scores))
         else:
             index = self._walk(scores)
         return Decision(index, plain.probabilities, plain.scores)
@@ -272,7 +273,12 @@ def _log_softmax(logs: Sequence[float]) -> list[float]:
     return [v - total for v in logs]
 
 
-def _draw(logs: Sequence[float], seed: int | None) -> int:
+def _mixed(seed: int | None, choices: tuple[str, ...], scores: Sequence[Score]) -> str | None:
+    """A seed for this place: two selects of one program with one seed must not draw the same number."""
+    return None if seed is None else repr((seed, scores[0].prompt_tokens, choices))
+
+
+def _draw(logs: Sequence[float], seed: str | None) -> int:
     """An index, with the probabilities whose logs these are."""
     left = random.Random(seed).random()
     last = 0

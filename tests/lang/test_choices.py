@@ -1,6 +1,7 @@
 """The scoring rules of `select` on given logprobs, and the checks of choices."""
 
 import copy
+import dataclasses
 import itertools
 import math
 import pickle
@@ -151,6 +152,14 @@ class TestEveryRule:
             p = weight / sum(weights.values())
             assert abs(drawn.count(choice) / n - p) < 5 * math.sqrt(p * (1 - p) / n)
         assert pick(method, *self.scores(), temperature=2.0, seed=7) == drawn[7]
+
+    def test_one_seed_draws_independently_in_other_places(self, method):
+        longer = [dataclasses.replace(s, prompt_tokens=9) for s in self.scores()]
+        pairs = [
+            tuple(pick(method, *scores, temperature=9.0, seed=seed) for scores in (self.scores(), longer))
+            for seed in range(300)
+        ]
+        assert 50 < sum(a == b for a, b in pairs) < 160
 
     def test_one_choice(self, method):
         decision = method.decide(("only",), [score("only", [-5.0], base=(-5.0,))])
