@@ -263,8 +263,8 @@ class Executor(Lifetime):
                     cell.handle.cancel()
 
     def drop(self, cells: Iterable[Cell]) -> None:
-        """`cancel_cells` for values that nobody can read any more: their failure does not count."""
-        unread = [cell for cell in cells if not cell.done]
+        """`cancel_cells` for values that nobody will read: their failures, also earlier ones, do not count."""
+        unread = list(cells)
         for cell in unread:
             cell.dropped = True
         self.cancel_cells(unread, CancelledError("the branch was dropped before its value came"))

@@ -134,7 +134,7 @@ class Node:
     site: Site | None = None
 
     def __str__(self) -> str:
-        if self.op is Op.TEXT:
+        if isinstance(self.payload, Text):
             text = repr(self.payload.text)
             return f"text special({text})" if self.payload.special else f"text {text}"
         if self.op is Op.APPEND or self.payload is None:

@@ -80,9 +80,10 @@ class Stream:
     def __del__(self) -> None:
         # A branch that nobody can read any more is not worth its tokens. Runs in the middle of any other code, so it
         # takes no lock.
-        if self.parent is not None and self.closed is None and any(not cell.done for cell in self.cells):
-            executor, cells = self.executor, self.cells
-            dispatcher.put_from_finalizer(lambda: executor.drop(cells))
+        if self.parent is not None and self.closed is None:
+            executor, waiting = self.executor, [cell for cell in self.cells if not cell.done]
+            if waiting:
+                dispatcher.put_from_finalizer(lambda: executor.drop(waiting))
 
     # --- the interface of primitives --------------------------------------------------------------------------------
 

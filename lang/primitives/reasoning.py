@@ -25,6 +25,10 @@ class _Separated:
             binding = Answer(binding, self._form)
         self._to.bind(name, binding)
 
+    def append(self, value: object) -> None:
+        # The stream's own method, recording here: what an inlined program generates is inside, too.
+        cast("Any", type(self._to)).append(self, value)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._to, name)
 
