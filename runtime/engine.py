@@ -238,7 +238,7 @@ class Engine:
             self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._live)
 
     def _flush(self) -> None:
-        dropped = self.scheduler.flush()
+        dropped = self.scheduler.placement.flush()
         _log.debug("dropped %d cached tokens", dropped)
         self._snapshot = self._take_snapshot()
 
@@ -278,13 +278,13 @@ class Engine:
             self._tell(seq, outcome)
 
     def _take_snapshot(self) -> RuntimeStats:
-        scheduler = self.scheduler
+        scheduler, placement = self.scheduler, self.scheduler.placement
         return self.counters.snapshot(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
-            kv_used=scheduler.tree.protected_size + scheduler.owned,
-            kv_cached=scheduler.tree.evictable_size,
-            kv_free=scheduler.pool.num_free,
+            kv_used=placement.tree.protected_size + placement.owned,
+            kv_cached=placement.tree.evictable_size,
+            kv_free=placement.pool.num_free,
         )
 
     def _main(self) -> None:

@@ -24,14 +24,14 @@ __all__ = ["check_invariants"]
 
 def check_invariants(scheduler: Scheduler) -> None:
     """Raises AssertionError where an invariant does not hold. Cost: proportional to the pool and the live tokens."""
-    scheduler.pool.check()
+    scheduler.placement.pool.check()
     scheduler.waiting.check()
     holders = Counter(seq.node for seq in scheduler.running if seq.node is not None)
-    scheduler.tree.check(dict(holders))
+    scheduler.placement.tree.check(dict(holders))
     _check_slots(scheduler)
     _check_rows(scheduler)
-    is_free = np.zeros(scheduler.pool.capacity + 1, dtype=np.bool_)
-    is_free[scheduler.pool.free_slots()] = True
+    is_free = np.zeros(scheduler.placement.pool.capacity + 1, dtype=np.bool_)
+    is_free[scheduler.placement.pool.free_slots()] = True
     for seq in scheduler.running:
         _check_running(scheduler, seq, is_free)
     for seq in scheduler.waiting:
@@ -40,21 +40,21 @@ def check_invariants(scheduler: Scheduler) -> None:
 
 
 def _check_slots(scheduler: Scheduler) -> None:
-    cached = [node.slots for node in scheduler.tree.nodes()]
+    cached = [node.slots for node in scheduler.placement.tree.nodes()]
     owned = [np.array(seq.own_slots, dtype=np.int32) for seq in scheduler.running]
-    every = np.concatenate([scheduler.pool.free_slots(), *cached, *owned])
-    uses = np.bincount(every, minlength=scheduler.pool.capacity + 1)
+    every = np.concatenate([scheduler.placement.pool.free_slots(), *cached, *owned])
+    uses = np.bincount(every, minlength=scheduler.placement.pool.capacity + 1)
     assert uses[TRASH_SLOT] == 0, "the trash slot is free, cached or owned"
     lost, twice = np.flatnonzero(uses[TRASH_SLOT + 1 :] == 0) + TRASH_SLOT + 1, np.flatnonzero(uses > 1)
     assert not len(lost), f"slots neither free nor cached nor owned: {lost}"
     assert not len(twice), f"slots in two places: {twice}"
-    assert scheduler.owned == sum(map(len, owned)), (scheduler.owned, sum(map(len, owned)))
+    assert scheduler.placement.owned == sum(map(len, owned)), (scheduler.placement.owned, sum(map(len, owned)))
 
 
 def _check_rows(scheduler: Scheduler) -> None:
     rows = [seq.row for seq in scheduler.running]
     assert len(set(rows)) == len(rows), "two sequences share a row"
-    assert not set(rows) & set(scheduler.free_rows), "a row is free and in use"
+    assert not set(rows) & set(scheduler.placement.free_rows), "a row is free and in use"
     assert all(row >= 0 for row in rows), "a running sequence has no row"
 
 
@@ -65,6 +65,6 @@ def _check_running(scheduler: Scheduler, seq: Sequence, is_free: NDArray[np.bool
     if seq.node is None:
         assert not scheduler.config.prefix_cache, f"{seq.id} runs outside the tree"
         return
-    tokens = scheduler.tree.path_tokens(seq.node)
+    tokens = scheduler.placement.tree.path_tokens(seq.node)
     assert np.array_equal(tokens, seq.tokens.view(0, seq.tree_len)), f"{seq.id} holds a prefix that is not its own"
-    assert not is_free[scheduler.row_slots(seq)].any(), f"the row of {seq.id} points to a free slot"
+    assert not is_free[scheduler.placement.row_slots(seq)].any(), f"the row of {seq.id} points to a free slot"

@@ -13,16 +13,7 @@ it stands. So whoever is planned first leads, and its siblings find its tokens i
 waits costs no row while a leader has used up the budget. (Were the step to raise after that, the tree would hold
 slots that were never written: but then the engine is dead, and the tree with it.)
 
-Who has what, and when it changes hands:
-
-    admission      row: free → sequence; the matched prefix [0, tree_len) is locked
-    prefill chunk  [kv_len, kv_len + n): pool → tree, on a new child of `node`; the lock moves to the child
-    re-match       [kv_len, kv_len + n): the tree's already; the lock moves down, the row is pointed there
-    decode         [kv_len, kv_len + n): pool → `own_slots`
-    finish,        [tree_len, kv_len): `own_slots` → tree, where it lacks them; those it has → pool. The row is over, so
-    preemption     nothing points at a slot that is freed here. Then the lock goes, and the row is free.
-
-With `prefix_cache=False` there is no tree: everything is owned, and freed at the end.
+Where tokens, locks and rows go, and who has them when, is `placement.py`.
 """
 
 from __future__ import annotations
@@ -31,19 +22,16 @@ import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from .batch import RowUpdate
 from .engine_config import EngineConfig
-from .kv_pool import SlotPool, Slots
-from .radix_cache import Namespace, RadixCache
+from .kv_pool import Slots
+from .placement import NO_SLOTS, Placement
 from .request import Sequence, SequenceState
 from .stats import Counters
 from .waiting import WaitingQueue
 
 __all__ = ["Plan", "Scheduler", "Work"]
 
-_NO_SLOTS = np.empty(0, dtype=np.int32)
 _NO_LOOKUPS = range(0)
 
 
@@ -88,7 +76,7 @@ class Plan:
 
 
 class Scheduler:
-    """Decides what runs; owns the tree, the pool, the rows and both queues. Used by one thread.
+    """Decides what runs; owns both queues and the placement. Used by one thread.
 
     Args:
         num_slots, num_rows: of the KV pool (`TRASH_SLOT` included) and the page table.
@@ -107,25 +95,12 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.counters = counters
-        self.pool = SlotPool(num_slots)
-        self.tree = RadixCache()
-        self.waiting = WaitingQueue(config, self._peek)
+        self.placement = Placement(config, num_slots=num_slots, num_rows=num_rows)
+        self.waiting = WaitingQueue(config, self.placement.peek)
         self.running: list[Sequence] = []  # the most important first
-        self.free_rows = list(range(min(num_rows, config.max_running)))[::-1]
         self._begin = begin
         self._arrivals = 0
-        self._updates: list[RowUpdate] = []
         self._stalled_steps = 0
-
-    @property
-    def available(self) -> int:
-        """Slots that can be had: free ones and evictable ones."""
-        return self.pool.num_free + self.tree.evictable_size
-
-    @property
-    def owned(self) -> int:
-        """Slots that are neither free nor in the tree."""
-        return self.pool.capacity - self.pool.num_free - self.tree.evictable_size - self.tree.protected_size
 
     def add(self, seq: Sequence) -> None:
         """A new sequence waits."""
@@ -140,15 +115,9 @@ class Scheduler:
         elif seq.state is SequenceState.RUNNING:
             if seq.kv_len >= len(seq.prompt_ids):
                 seq.ran_to = max(seq.ran_to, len(seq.prompt_ids))
-            self._release(seq)
+            self._stop(seq)
         self._count_prompt(seq)
         seq.state = SequenceState.FINISHED
-
-    def flush(self) -> int:
-        """Drops whatever no live sequence holds; the number of slots freed."""
-        slots = self.tree.evict(self.tree.evictable_size)
-        self.pool.give_back(slots)
-        return len(slots)
 
     def schedule(self) -> Plan:
         """Plans a step; empty only where nothing runs and nobody waits (or everything turned out to be done)."""
@@ -161,13 +130,8 @@ class Scheduler:
             if plan.works or plan.done or len(self.running) < 2:
                 break
             self._preempt(self.running[-1], plan)  # several prefills hold all slots: the first of them gets room
-        plan.updates, self._updates = self._updates, []
+        plan.updates = self.placement.take_updates()
         return plan
-
-    def row_slots(self, seq: Sequence) -> Slots:
-        """The slots of [0, kv_len) of a running sequence, as its page-table row should show them."""
-        own = np.array(seq.own_slots, dtype=np.int32)
-        return own if seq.node is None else np.concatenate([self.tree.path_slots(seq.node), own])
 
     def _plan_decodes(self, plan: Plan) -> None:
         """One token of each decoding row, and further forced ones within the budget.
@@ -183,21 +147,15 @@ class Scheduler:
                 decoding.append(seq)
                 counts.append(count)
         wanted = sum(counts)
-        while wanted > self.available:
+        while wanted > self.placement.available:
             victim = self.running[-1]
             if decoding[-1] is victim:
                 decoding.pop()
                 wanted -= counts[-1]
                 plan.budget += counts.pop() - 1
             self._preempt(victim, plan)
-        slots = self._take(wanted)
-        done = 0
-        for seq, count in zip(decoding, counts):
-            own = slots[done : done + count]
-            done += count
-            self._update_row(seq, own)
-            seq.own_slots.extend(own.tolist())
-            plan.works.append(self._work(seq, seq.pos + count, own))
+        for seq, count, slots in zip(decoding, counts, self.placement.decode(decoding, counts)):
+            plan.works.append(self._work(seq, seq.pos + count, slots))
 
     def _plan_prefills(self, plan: Plan) -> None:
         """Goes on with prefills, each after the admission of those that are more important.
@@ -216,15 +174,16 @@ class Scheduler:
 
     def _plan_chunk(self, seq: Sequence, plan: Plan) -> None:
         """Plans the next tokens of a prefill."""
-        self._match(seq)
+        self.placement.rematch(seq)
         target = seq.target()
         if target <= seq.pos:
             plan.done.append(seq)
             return
-        count = min(min(target, seq.prefill_end) - seq.pos, plan.budget, seq.kv_len - seq.pos + self.available)
+        room = seq.kv_len - seq.pos + self.placement.available
+        count = min(min(target, seq.prefill_end) - seq.pos, plan.budget, room)
         if count > 0:
             end = seq.pos + count
-            slots = self._grow(seq, end - seq.kv_len) if end > seq.kv_len else _NO_SLOTS
+            slots = self.placement.grow(seq, end - seq.kv_len) if end > seq.kv_len else NO_SLOTS
             plan.works.append(self._work(seq, end, slots))
             plan.budget -= count
 
@@ -257,19 +216,22 @@ class Scheduler:
         if not (plan.admitting and self.waiting):
             return
         reserved = sum(map(self._reserve, self.running))
-        while plan.budget > 0 and self.free_rows and (seq := self.waiting.next()) is not None:
+        while plan.budget > 0 and self.placement.free_rows and (seq := self.waiting.next()) is not None:
             if above is not None and seq.priority <= above:
                 return
             if not seq.begun:
                 seq.begun = True
                 if not self._begin(seq):
                     continue
-            slots = self._attach(seq)
-            if self.running and reserved + self._reserve(seq) > self.available:
-                self._detach(seq)
+            slots = self.placement.attach(seq)
+            if self.running and reserved + self._reserve(seq) > self.placement.available:
+                self.placement.detach(seq)
                 plan.admitting = False  # whoever is next waits for room, so that nobody smaller takes it for ever
                 return
-            self._start(seq, slots)
+            self.waiting.admitted(seq)
+            seq.state = SequenceState.RUNNING
+            bisect.insort(self.running, seq, key=_importance)
+            self.placement.start(seq, slots)
             self._plan_chunk(seq, plan)
             reserved += self._reserve(seq)
 
@@ -278,88 +240,16 @@ class Scheduler:
         prefill = max(0, seq.prefill_end - seq.kv_len)
         return prefill + max(0, min(self.config.decode_headroom, seq.max_len - max(len(seq), seq.kv_len)))
 
-    def _attach(self, seq: Sequence) -> Slots:
-        """Locks the cached prefix of a waiting sequence; its slots."""
-        forced = len(seq) if self.config.forced_runs or seq.ran_to else len(seq.prompt_ids) + 1
-        seq.prefill_end = min(len(seq), forced)
-        if not self.config.prefix_cache:
-            return _NO_SLOTS
-        seq.node, slots = self.tree.match(self.tree.root(_namespace(seq)), seq.tokens.view(0, seq.prefill_end))
-        seq.tree_len = len(slots)
-        self.tree.lock(seq.node)
-        return slots
-
-    def _detach(self, seq: Sequence) -> None:
-        if seq.node is not None:
-            self.tree.unlock(seq.node)
-        seq.node, seq.tree_len = None, 0
-
-    def _start(self, seq: Sequence, slots: Slots) -> None:
-        self.waiting.admitted(seq)
-        seq.state = SequenceState.RUNNING
-        bisect.insort(self.running, seq, key=_importance)
-        seq.row = self.free_rows.pop()
-        if len(slots):
-            self._updates.append(RowUpdate(seq.row, 0, slots))
-        self._skip(seq)
-
-    def _skip(self, seq: Sequence) -> None:
-        """Moves `pos` over what need not run, because its keys and values are there and nobody wants its logits."""
-        seq.pos = min(seq.kv_len, seq.first_logits())
-        seq.ran_to = max(seq.ran_to, seq.pos)
-
-    def _match(self, seq: Sequence) -> None:
-        """Takes over what others have put into the tree since, and points the row at it."""
-        if seq.node is None or seq.kv_len >= seq.prefill_end:
-            return
-        node, slots = self.tree.match(seq.node, seq.tokens.view(seq.kv_len, seq.prefill_end))
-        if len(slots):
-            self.tree.lock(node)
-            self.tree.unlock(seq.node)
-            self._update_row(seq, slots)
-            seq.node, seq.tree_len = node, seq.tree_len + len(slots)
-            self._skip(seq)
-
-    def _grow(self, seq: Sequence, count: int) -> Slots:
-        """Slots for the next `count` tokens of a prefill, put where they belong."""
-        slots = self._take(count)
-        self._update_row(seq, slots)
-        if seq.node is None:
-            seq.own_slots.extend(slots.tolist())
-        else:
-            child = self.tree.extend(seq.node, seq.tokens.view(seq.kv_len, seq.kv_len + count), slots)
-            self.tree.lock(child)
-            self.tree.unlock(seq.node)
-            seq.node, seq.tree_len = child, seq.tree_len + count
-        return slots
-
-    def _take(self, count: int) -> Slots:
-        missing = count - self.pool.num_free
-        if missing > 0:
-            self.pool.give_back(self.tree.evict(missing))
-        return self.pool.take(count)
-
-    def _update_row(self, seq: Sequence, slots: Slots) -> None:
-        self._updates.append(RowUpdate(seq.row, seq.kv_len, slots))
-
     def _preempt(self, seq: Sequence, plan: Plan) -> None:
         plan.admitting = False
-        self._release(seq)
+        self._stop(seq)
         seq.state = SequenceState.WAITING
         self.counters.preemptions += 1
         self.waiting.add(seq)
 
-    def _release(self, seq: Sequence) -> None:
-        """Takes a running sequence off its row and slots."""
+    def _stop(self, seq: Sequence) -> None:
         self.running.remove(seq)
-        own = np.array(seq.own_slots, dtype=np.int32)
-        if seq.node is not None:
-            if len(own):
-                _, own = self.tree.insert(seq.node, seq.tokens.view(seq.tree_len, seq.kv_len), own)
-            self.tree.unlock(seq.node)
-        self.pool.give_back(own)
-        self.free_rows.append(seq.row)
-        seq.row, seq.node, seq.tree_len, seq.own_slots = -1, None, 0, []
+        self.placement.release(seq)
 
     def _count_prompt(self, seq: Sequence) -> None:
         if seq.prompt_counted:
@@ -367,13 +257,6 @@ class Scheduler:
         seq.prompt_counted = True
         self.counters.prompt_tokens += seq.cached_tokens + seq.prompt_run
         self.counters.cached_tokens += seq.cached_tokens
-
-    def _peek(self, seq: Sequence) -> tuple[int, int]:
-        return self.tree.peek(_namespace(seq), seq.tokens.view(0, len(seq.tokens)))
-
-
-def _namespace(seq: Sequence) -> Namespace:
-    return ("user", seq.namespace)
 
 
 def _importance(seq: Sequence) -> tuple[int, int]:

@@ -622,7 +622,9 @@ def test_check_looks_between_steps_and_hurts_nobody(started, monkeypatch):
     engine.submit([seq])
     engine.check()
     with monkeypatch.context() as patch:
-        patch.setattr(engine.scheduler.pool, "check", lambda: (_ for _ in ()).throw(AssertionError("slots lost")))
+        patch.setattr(
+            engine.scheduler.placement.pool, "check", lambda: (_ for _ in ()).throw(AssertionError("slots lost"))
+        )
         engine.config = EngineConfig()
         with pytest.raises(AssertionError, match="slots lost"):
             engine.check()

@@ -174,13 +174,13 @@ class World:
     def check_device(self) -> None:
         """The page table shows what the tree says, and each cached slot holds the token it stands for."""
         scheduler = self.engine.scheduler
-        pending = {update.row for update in scheduler._updates}
+        pending = {update.row for update in scheduler.placement.updates}
         for seq in scheduler.running:
             if seq.row not in pending:
                 shown = self.runner.table[seq.row, : seq.kv_len]
-                assert np.array_equal(shown, scheduler.row_slots(seq))
+                assert np.array_equal(shown, scheduler.placement.row_slots(seq))
                 assert np.array_equal(self.runner.tokens[shown], seq.tokens.view(0, seq.kv_len))
-        for node in scheduler.tree.nodes():
+        for node in scheduler.placement.tree.nodes():
             assert np.array_equal(self.runner.tokens[node.slots], node.tokens)
             assert TRASH_SLOT not in node.slots
 

@@ -1,0 +1,165 @@
+"""Where the keys and values of each sequence are: its row, its slots, its place in the tree.
+
+In: what the scheduler decided (attach, grow, decode, release). Out: slots for a step, and the page-table entries that
+the step has to write first (`take_updates`).
+
+Who has what, and when it changes hands:
+
+    attach      the cached prefix [0, tree_len) is locked on `node`; row: free → sequence (`start`)
+    grow        a prefill chunk, [kv_len, kv_len + n): pool → tree, on a new child of `node`; the lock moves there
+    rematch     [kv_len, kv_len + n): the tree's already; the lock moves down, and the row is pointed there
+    decode      [kv_len, kv_len + n): pool → `own_slots`
+    release     [tree_len, kv_len): `own_slots` → tree, where it lacks them; those it has → pool. The row is over, so
+                nothing points at a slot that is freed here. Then the lock goes, and the row is free.
+
+With `prefix_cache=False` there is no tree: everything is owned, and freed at the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .batch import RowUpdate
+from .engine_config import EngineConfig
+from .kv_pool import SlotPool, Slots
+from .radix_cache import Namespace, RadixCache
+from .request import Sequence
+
+__all__ = ["NO_SLOTS", "Placement"]
+
+NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
+
+
+class Placement:
+    """Tree, pool and rows, and how sequences sit in them.
+
+    Args:
+        num_slots, num_rows: of the KV pool (`TRASH_SLOT` included) and the page table.
+    """
+
+    def __init__(self, config: EngineConfig, *, num_slots: int, num_rows: int) -> None:
+        self.pool = SlotPool(num_slots)
+        self.tree = RadixCache()
+        self.free_rows = list(range(min(num_rows, config.max_running)))[::-1]
+        self.updates: list[RowUpdate] = []  # not yet part of a step
+        self._config = config
+
+    @property
+    def available(self) -> int:
+        """Slots that can be had: free ones and evictable ones."""
+        return self.pool.num_free + self.tree.evictable_size
+
+    @property
+    def owned(self) -> int:
+        """Slots that are neither free nor in the tree."""
+        return self.pool.capacity - self.pool.num_free - self.tree.evictable_size - self.tree.protected_size
+
+    def peek(self, seq: Sequence) -> tuple[int, int]:
+        """Length of the cached prefix of a waiting sequence, and the serial of the node it ends in."""
+        return self.tree.peek(_namespace(seq), seq.tokens.view(0, len(seq.tokens)))
+
+    def attach(self, seq: Sequence) -> Slots:
+        """Locks the cached prefix of a waiting sequence; its slots, for `start`."""
+        fed_at_once = len(seq) if self._config.forced_runs or seq.ran_to else len(seq.prompt_ids) + 1
+        seq.prefill_end = min(len(seq), fed_at_once)
+        if not self._config.prefix_cache:
+            return NO_SLOTS
+        seq.node, slots = self.tree.match(self.tree.root(_namespace(seq)), seq.tokens.view(0, seq.prefill_end))
+        seq.tree_len = len(slots)
+        self.tree.lock(seq.node)
+        return slots
+
+    def detach(self, seq: Sequence) -> None:
+        """Takes `attach` back."""
+        if seq.node is not None:
+            self.tree.unlock(seq.node)
+        seq.node, seq.tree_len = None, 0
+
+    def start(self, seq: Sequence, slots: Slots) -> None:
+        """Gives an attached sequence a row that shows its cached prefix."""
+        seq.row = self.free_rows.pop()
+        if len(slots):
+            self.updates.append(RowUpdate(seq.row, 0, slots))
+        _skip(seq)
+
+    def rematch(self, seq: Sequence) -> None:
+        """Takes over what others have put into the tree since, and points the row at it."""
+        if seq.node is None or seq.kv_len >= seq.prefill_end:
+            return
+        node, slots = self.tree.match(seq.node, seq.tokens.view(seq.kv_len, seq.prefill_end))
+        if len(slots):
+            self.tree.lock(node)
+            self.tree.unlock(seq.node)
+            self._update_row(seq, slots)
+            seq.node, seq.tree_len = node, seq.tree_len + len(slots)
+            _skip(seq)
+
+    def grow(self, seq: Sequence, count: int) -> Slots:
+        """Slots for the next `count` tokens of a prefill, put into the tree, which must not have them."""
+        if seq.node is None:
+            return self.decode([seq], [count])[0]
+        slots = self._take(count)
+        self._update_row(seq, slots)
+        child = self.tree.extend(seq.node, seq.tokens.view(seq.kv_len, seq.kv_len + count), slots)
+        self.tree.lock(child)
+        self.tree.unlock(seq.node)
+        seq.node, seq.tree_len = child, seq.tree_len + count
+        return slots
+
+    def decode(self, sequences: list[Sequence], counts: list[int]) -> list[Slots]:
+        """Slots of their own for the next tokens of these sequences; all must be available."""
+        slots = self._take(sum(counts))
+        shares, done = [], 0
+        for seq, count in zip(sequences, counts):
+            share = slots[done : done + count]
+            done += count
+            self._update_row(seq, share)
+            seq.own_slots.extend(share.tolist())
+            shares.append(share)
+        return shares
+
+    def release(self, seq: Sequence) -> None:
+        """Takes a sequence off its row and slots; what it computed stays in the tree."""
+        own = np.array(seq.own_slots, dtype=np.int32)
+        if seq.node is not None:
+            if len(own):
+                _, own = self.tree.insert(seq.node, seq.tokens.view(seq.tree_len, seq.kv_len), own)
+            self.tree.unlock(seq.node)
+        self.pool.give_back(own)
+        self.free_rows.append(seq.row)
+        seq.row, seq.node, seq.tree_len, seq.own_slots = -1, None, 0, []
+
+    def flush(self) -> int:
+        """Drops whatever no live sequence holds; the number of slots freed."""
+        slots = self.tree.evict(self.tree.evictable_size)
+        self.pool.give_back(slots)
+        return len(slots)
+
+    def take_updates(self) -> list[RowUpdate]:
+        """The page-table entries that changed since the last step, in order."""
+        updates, self.updates = self.updates, []
+        return updates
+
+    def row_slots(self, seq: Sequence) -> Slots:
+        """The slots of [0, kv_len) of a running sequence, as its row should show them (for checks)."""
+        own = np.array(seq.own_slots, dtype=np.int32)
+        return own if seq.node is None else np.concatenate([self.tree.path_slots(seq.node), own])
+
+    def _take(self, count: int) -> Slots:
+        missing = count - self.pool.num_free
+        if missing > 0:
+            self.pool.give_back(self.tree.evict(missing))
+        return self.pool.take(count)
+
+    def _update_row(self, seq: Sequence, slots: Slots) -> None:
+        self.updates.append(RowUpdate(seq.row, seq.kv_len, slots))
+
+
+def _skip(seq: Sequence) -> None:
+    """Moves `pos` over what need not run, because its keys and values are there and nobody wants its logits."""
+    seq.pos = min(seq.kv_len, seq.first_logits())
+    seq.ran_to = max(seq.ran_to, seq.pos)
+
+
+def _namespace(seq: Sequence) -> Namespace:
+    return ("user", seq.namespace)
