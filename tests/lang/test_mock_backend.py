@@ -260,6 +260,13 @@ class TestConstraints:
         assert generation.text == text
         assert constraint.parse(generation.text) == value
 
+    def test_grammars(self):
+        constraint = Constraint.grammar('root ::= "(" root ")" | [a-zé]')
+        assert one("((é))", constraint=constraint)[0].text == "((é))"
+        for wrong in ("((a)", "a)", "A", ""):
+            with MockBackend([wrong]) as mock, pytest.raises(ConstraintError, match="does not derive"):
+                ask(mock, constraint=constraint).result(WAIT)
+
     def test_stops_are_cut_before_the_constraint_is_looked_at(self):
         assert one("42\n", constraint=Constraint.dtype(int), stop="\n")[0].text == "42"
 
