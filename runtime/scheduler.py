@@ -130,7 +130,8 @@ class Scheduler:
             if plan.works or plan.done or len(self.running) < 2:
                 break
             self._preempt(self.running[-1], plan)  # several prefills hold all slots: the first of them gets room
-        plan.updates = self.placement.take_updates()
+        if plan.works:  # else nothing runs that would write them
+            plan.updates = self.placement.take_updates()
         return plan
 
     def _plan_decodes(self, plan: Plan) -> None:

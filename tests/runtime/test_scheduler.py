@@ -164,6 +164,17 @@ def test_a_wholly_cached_prompt_costs_one_query():
     assert len(queries) == 1, "the siblings of one step read what their leader writes in it"
 
 
+def test_page_table_entries_wait_for_a_step_that_writes_them():
+    engine = make()
+    prompt = list(range(1, 21))
+    run_all(engine, [sequence(prompt, 0)])
+    engine.submit([sequence(prompt, 0)])
+    engine._receive()
+    plan = engine.scheduler.schedule()
+    assert (plan.works, len(plan.done), plan.updates) == ([], 1, [])
+    assert [update.slots.tolist() for update in engine.scheduler.placement.updates] == [list(range(1, 21))]
+
+
 def test_without_the_prefix_cache_nothing_is_shared_and_the_tokens_are_the_same():
     prompts = [[*range(1, 20), i] for i in range(6)]
     outputs = []
