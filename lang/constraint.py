@@ -1,4 +1,4 @@
-"""What a text must be, as data: the one type behind `schema=`, `json_schema=`, `regex=`, `grammar=`, `choices=`, `dtype=`.
+"""What a text must be, as data: the one type behind the arguments of `gen` that constrain it.
 
 In: a Python type, a JSON schema, a pattern, a grammar text, a list of choices.
 Out: a frozen `Constraint` holding a normal form that a grammar engine enforces word by word, and `parse`, which turns

@@ -1,4 +1,4 @@
-"""Arrays of a case: `items`, `prefixItems`, lengths, `contains`, `uniqueItems`, `unevaluatedItems` of all its sub-schemas."""
+"""Arrays of a case: what all its sub-schemas together say of items, lengths, `contains` and `uniqueItems`."""
 
 from __future__ import annotations
 

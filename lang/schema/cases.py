@@ -1,4 +1,4 @@
-"""A conjunction of sub-schemas → cases: conjunctions without `$ref`, `allOf`, `anyOf`, `oneOf`, `not`, `if`, `dependent*`.
+"""A conjunction of sub-schemas → cases: conjunctions in which nothing is referred to or branched any more.
 
 In: sub-schemas that an instance must all obey. Out: cases of which it must obey one: each a list of plain assertions,
 or a finite list of values. The cases are found by following references and choosing branches; what a branch excludes

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jsonschema
+import jsonschema_specifications  # type: ignore[import-untyped]
 import referencing
 import referencing.exceptions
 import referencing.jsonschema
 from jsonschema.validators import validator_for
-from jsonschema_specifications import REGISTRY
 
 from ..errors import ConstraintError
 
@@ -46,13 +46,14 @@ class Draft:
 
 
 _SPECS = referencing.jsonschema
+_NEW, _OLD = "https://json-schema.org/draft/", "http://json-schema.org/draft-0"
 DRAFTS = (
-    Draft("2020-12", "https://json-schema.org/draft/2020-12/schema", jsonschema.Draft202012Validator, _SPECS.DRAFT202012),
-    Draft("2019-09", "https://json-schema.org/draft/2019-09/schema", jsonschema.Draft201909Validator, _SPECS.DRAFT201909),
-    Draft("7", "http://json-schema.org/draft-07/schema", jsonschema.Draft7Validator, _SPECS.DRAFT7),
-    Draft("6", "http://json-schema.org/draft-06/schema", jsonschema.Draft6Validator, _SPECS.DRAFT6),
-    Draft("4", "http://json-schema.org/draft-04/schema", jsonschema.Draft4Validator, _SPECS.DRAFT4),
-)  # fmt: skip
+    Draft("2020-12", f"{_NEW}2020-12/schema", jsonschema.Draft202012Validator, _SPECS.DRAFT202012),
+    Draft("2019-09", f"{_NEW}2019-09/schema", jsonschema.Draft201909Validator, _SPECS.DRAFT201909),
+    Draft("7", f"{_OLD}7/schema", jsonschema.Draft7Validator, _SPECS.DRAFT7),
+    Draft("6", f"{_OLD}6/schema", jsonschema.Draft6Validator, _SPECS.DRAFT6),
+    Draft("4", f"{_OLD}4/schema", jsonschema.Draft4Validator, _SPECS.DRAFT4),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def root_sub(source: str, documents: Mapping[str, Any] | None) -> Sub:
     """
     schema = json.loads(source)
     draft = _draft_of(schema)
-    registry = REGISTRY.with_resources(
+    registry = jsonschema_specifications.REGISTRY.with_resources(
         (uri, referencing.Resource.from_contents(document, default_specification=draft.specification))
         for uri, document in (documents or {}).items()
     )

@@ -104,5 +104,4 @@ def _property(negated: bool, name: str, in_class: bool) -> str:
     text = write(Chars(chars), engine=False)
     if not in_class:
         return text
-    positive = "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in chars)
-    return positive
+    return "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in chars)

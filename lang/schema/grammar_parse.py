@@ -151,13 +151,12 @@ class _Parser:
         while True:
             token = self._peek()
             if token.kind in ("*", "+", "?"):
-                low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[token.kind]
+                item = repeat(item, int(token.kind == "+"), 1 if token.kind == "?" else None)
             elif token.kind in ("count", "tilde"):
-                low, high = self._bounds(token)
+                item = repeat(item, *self._bounds(token))
             else:
                 return item
             self._next()
-            item = repeat(item, low, high)
 
     def _bounds(self, token: _Token) -> tuple[int, int | None]:
         numbers = [int(n) for n in re.findall(r"\d+", token.text)]
@@ -223,7 +222,7 @@ class _Parser:
             body, _, flags = pattern[1:].rpartition("/")
             flags = "".join(flag for flag in flags if flag in "imsx")
             pattern = f"(?{flags}:{body})" if flags else body
-        elif pattern.startswith("[^") or pattern.startswith("["):
+        else:
             pattern = re.sub(r"(?<!\\)\[(?!\^?$)", r"\\[", pattern[1:])
             pattern = "[" + pattern
         try:

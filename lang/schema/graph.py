@@ -24,7 +24,8 @@ _DEPTH = 3
 _ASSERTIONS = frozenset(
     "type minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern format items "
     "prefixItems additionalItems minItems maxItems contains uniqueItems unevaluatedItems properties patternProperties "
-    "additionalProperties required minProperties maxProperties propertyNames unevaluatedProperties".split()
+    "additionalProperties required minProperties maxProperties propertyNames unevaluatedProperties "
+    "contentEncoding contentMediaType".split()
 ) | {FULL_MATCH, REFUSE}
 
 

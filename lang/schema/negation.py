@@ -100,10 +100,12 @@ def _not_in(values: list[Any]) -> list[Any]:
 def _not_numbers(numbers: list[float]) -> list[Any]:
     if not numbers:
         return [{"type": "number"}]
-    ranges: list[Any] = [{"type": "number", "exclusiveMaximum": numbers[0]}]
-    for low, high in zip(numbers, numbers[1:]):
-        ranges.append({"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high})
-    return [*ranges, {"type": "number", "exclusiveMinimum": numbers[-1]}]
+    edges = [None, *numbers, None]
+    ranges: list[Any] = []
+    for low, high in zip(edges, edges[1:]):  # noqa: RUF007 (itertools.pairwise loses the type of None)
+        ends = {"exclusiveMinimum": low, "exclusiveMaximum": high}
+        ranges.append({"type": "number", **{k: v for k, v in ends.items() if v is not None}})
+    return ranges
 
 
 def _not_minimum(value: Any, schema: dict[str, Any]) -> list[Any]:
@@ -134,7 +136,7 @@ def _above(type_: str, keyword: str) -> Any:
     return lambda value, _: [{"type": type_, keyword: int(value) + 1}]
 
 
-def _not_required(names: list[str], _: dict[str, Any]) -> list[Any]:
+def _not_required(names: Any, _: dict[str, Any]) -> list[Any]:
     if not isinstance(names, list):
         return []
     return [{"type": "object", "properties": {name: False}} for name in names]

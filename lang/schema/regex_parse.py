@@ -6,7 +6,9 @@ In: a pattern in Python's syntax, or in ECMAScript's (JSON schema). Out: a node;
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 import warnings
 from typing import Any
 
@@ -15,12 +17,10 @@ from . import charsets
 from .charsets import CharSet
 from .regex_ast import Anchor, Chars, Node, alt, repeat, seq
 
-try:  # Python 3.11 moved it
-    from re import _constants as sre  # type: ignore[attr-defined]
-    from re import _parser as sre_parse
-except ImportError:  # pragma: no cover
-    import sre_constants as sre  # type: ignore[no-redef]
-    import sre_parse  # type: ignore[no-redef]
+# Python's own parser has no public name, and moved in 3.11.
+_MODULES = ("re._parser", "re._constants") if sys.version_info >= (3, 11) else ("sre_parse", "sre_constants")
+sre_parse: Any = importlib.import_module(_MODULES[0])
+sre: Any = importlib.import_module(_MODULES[1])
 
 __all__ = ["RegexParser"]
 

@@ -60,8 +60,8 @@ def _bounds(sub: Sub, plain: str, exclusive: str) -> list[tuple[float, bool]]:
     return [(_INT64.get(bound, bound), strict_) for bound, strict_ in found]
 
 
-# The engine reads bounds as doubles: the greatest 64-bit integer is clamped to itself, the least one is rounded inwards.
-_INT64 = {2**63 - 1: 2**63 - 1, -(2**63): -(2**63) + 1024}
+# The engine reads bounds as doubles: the greatest 64-bit integer stays itself, the least one is rounded inwards.
+_INT64: dict[float, float] = {2**63 - 1: 2**63 - 1, -(2**63): -(2**63) + 1024}
 
 
 def _no_number(low: tuple[float, bool], high: tuple[float, bool], whole: bool) -> bool:

@@ -77,8 +77,7 @@ class _Generator(GenerateJsonSchema):
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
         bounds = {"multiple_of", "le", "ge", "lt", "gt", "max_digits", "decimal_places"} & schema.keys()
         if bounds:
-            number = self.float_schema(core_schema.float_schema(**_float_bounds(schema)))
-            return number
+            return self.float_schema(core_schema.float_schema(**_float_bounds(schema)))
         return {"type": "string", "pattern": _DECIMAL}
 
     def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
@@ -94,7 +93,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _float_bounds(schema: core_schema.DecimalSchema) -> dict[str, Any]:
-    return {name: float(schema[name]) for name in ("le", "ge", "lt", "gt") if name in schema}  # type: ignore[literal-required]
+    return {name: float(schema[name]) for name in ("le", "ge", "lt", "gt") if name in schema}
 
 
 def _repeats(schema: JsonSchemaValue) -> JsonSchemaValue:
@@ -138,21 +137,25 @@ class _Exchange:
                 required = name in type_.__required_keys__
                 wrap: Any = typing_extensions.Required if required else typing_extensions.NotRequired
                 fields[name] = wrap[inner] if plain else inner
-            self.made[type_] = typing_extensions.TypedDict(type_.__name__, fields)  # type: ignore[operator]
+            self.made[type_] = _typed_dict(type_.__name__, fields)
         return self.made[type_]
 
     def _dataclass(self, type_: type) -> Any:
         hints = get_type_hints(type_, include_extras=True)
         fields: dict[str, Any] = {}
-        for item in dataclasses.fields(type_):  # type: ignore[arg-type]
+        for item in dataclasses.fields(type_):
             if not item.init:
                 continue
             given = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
             wrap: Any = typing_extensions.Required if given else typing_extensions.NotRequired
             fields[item.name] = wrap[self.of(hints[item.name])]
-        shape = typing_extensions.TypedDict(type_.__name__, fields)  # type: ignore[operator]
+        shape = _typed_dict(type_.__name__, fields)
         build: Callable[[dict[str, Any]], Any] = lambda values: type_(**values)
         return Annotated[shape, pydantic.AfterValidator(build)]
+
+
+_typed_dict: Any = typing_extensions.TypedDict
+"""The functional form, with a name and fields that are only known here."""
 
 
 def _is_old_typed_dict(type_: Any) -> bool:
@@ -182,5 +185,5 @@ def _rebuilt(type_: Any, args: tuple[Any, ...]) -> Any:
     if origin in (Union, types.UnionType):
         return Union[args]  # noqa: UP007
     if origin is Annotated:
-        return Annotated[args]  # type: ignore[valid-type]
+        return Annotated[args]
     return origin[args if len(args) > 1 else args[0]]

@@ -55,17 +55,20 @@ def checked_choices(choices: Iterable[str]) -> tuple[str, ...]:
         raise ConstraintError("choices is empty; give at least one string", keyword="choices")
     seen: set[str] = set()
     for index, option in enumerate(options):
-        problem = None
-        if not isinstance(option, str):
-            problem = "is not a string"
-        elif option in seen:
-            problem = "is repeated"
-        elif any("\ud800" <= character <= "\udfff" for character in option):
-            problem = "has a lone surrogate, which no UTF-8 text has"
+        problem = _problem(option, seen)
         if problem:
             raise ConstraintError(f"choices[{index}]={option!r} {problem}", keyword="choices", pointer=f"/{index}")
         seen.add(option)
     return options
+
+
+def _problem(option: Any, seen: set[str]) -> str | None:
+    if not isinstance(option, str):
+        return "is not a string"
+    if option in seen:
+        return "is repeated"
+    alone = any("\ud800" <= character <= "\udfff" for character in option)
+    return "has a lone surrogate, which no UTF-8 text has" if alone else None
 
 
 def parse(constraint: Constraint, text: str) -> Any:

@@ -30,7 +30,7 @@ class LLGuidanceEngine:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         wrapper = TokenizerWrapper(_Tokens(vocabulary))
-        self._tokenizer = LLTokenizer(wrapper, eos_token=sorted(vocabulary.end_ids))
+        self.tokenizer = LLTokenizer(wrapper, eos_token=sorted(vocabulary.end_ids))
 
     def compile(self, constraint: Constraint) -> LLGuidanceGrammar:
         """Makes a constraint ready.
@@ -39,7 +39,7 @@ class LLGuidanceEngine:
             ConstraintError: llguidance cannot read or enforce it.
         """
         grammar = llguidance_grammar(constraint)
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = LLMatcher(self.tokenizer, grammar, log_level=0)
         probe = matcher.deep_copy()
         if not matcher.is_error():
             probe.compute_bitmask()  # what is too complex often shows in the first mask
