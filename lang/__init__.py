@@ -53,8 +53,8 @@ from .state import State
 
 if TYPE_CHECKING:
     from .backends.openai import OpenAIBackend as OpenAIBackend
+    from .endpoint import RuntimeEndpoint as RuntimeEndpoint
     from .lazy import Engine as Engine
-    from .lazy import RuntimeEndpoint as RuntimeEndpoint
     from .runtime import LocalRuntime as LocalRuntime
 
     OpenAI = OpenAIBackend
@@ -109,7 +109,7 @@ _LAZY = {
     "OpenAI": ("backends.openai", "OpenAIBackend"),
     "OpenAIBackend": ("backends.openai", "OpenAIBackend"),
     "Runtime": ("lazy", "Engine"),
-    "RuntimeEndpoint": ("lazy", "RuntimeEndpoint"),
+    "RuntimeEndpoint": ("endpoint", "RuntimeEndpoint"),
 }
 
 

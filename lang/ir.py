@@ -21,6 +21,7 @@ import enum
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from .choices import ChoicesMethod
@@ -59,10 +60,9 @@ class Op(enum.Enum):
     JOIN = "join"  # str, the mode: "gather_variable" or "first"
     APPEND = "append"  # tuple[Node, ...], the BRANCH nodes at which the text of `data` starts
 
-    @property
-    def generates(self) -> bool:
+    def __init__(self, word: str) -> None:
+        self.generates: bool = word in ("gen", "select")
         """Whether a model writes the node's text."""
-        return self is Op.GEN or self is Op.SELECT
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,13 @@ def prompt_of(tip: Node | None, written: Callable[[Node], Generated]) -> Prompt:
         tip: the last node; None for an empty prompt.
         written: the text of a generating node; called only for those on the way, which must have their text.
     """
-    return tuple(part for node in chain(tip) for part in parts_of(node, written))
+    parts: list[Part] = []
+    for node in chain(tip):
+        if node.op is Op.TEXT:  # nearly all nodes: worth not asking further
+            parts.append(node.payload)
+        elif node.op is not Op.BRANCH:
+            parts.extend(parts_of(node, written))
+    return tuple(parts)
 
 
 def expand(node: Node) -> Iterator[Node]:
@@ -254,11 +260,10 @@ def format_stream(tip: Node | None) -> str:
 
 def site_of_caller(variable: str | None = None) -> Site | None:
     """The innermost line outside Radicel that led here."""
-    frame = sys._getframe(1)
-    while True:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module != "radicel" and not module.startswith("radicel.") and module != "contextlib":
+        if not (module == "radicel" or module == "contextlib" or module.startswith("radicel.")):
             return Site(frame.f_code.co_filename, frame.f_lineno, variable)
-        if frame.f_back is None:
-            return None
         frame = frame.f_back
+    return None

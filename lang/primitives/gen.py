@@ -18,6 +18,7 @@ from .select import select
 __all__ = ["Gen", "checked_name", "checked_sampling", "gen", "gen_int", "gen_string"]
 
 _CONSTRAINTS = ("schema", "regex", "json_schema", "choices", "dtype", "strict", "whitespace")
+_SAMPLING = sampling_field_names()
 _LATER = ("any_order", "validate", "on_budget", "thinking", "tools")
 
 
@@ -112,7 +113,7 @@ def gen(
     given = dict(locals())
     _refuse_later(given)
     checked_name(name, "gen")
-    sampling = checked_sampling({k: v for k, v in given.items() if k in sampling_field_names()})
+    sampling = checked_sampling({k: v for k, v in given.items() if k in _SAMPLING})
     if grammar is not None and ebnf is not None:
         raise InvalidValueError("grammar is given twice, as 'grammar' and under its other name 'ebnf'; give it once")
     constraint = Constraint.from_gen(
