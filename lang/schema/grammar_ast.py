@@ -99,19 +99,19 @@ def _first(node: Node | Ref, nullable: set[str]) -> set[str]:
 
 
 def write_gbnf(rules: Rules, root: str) -> str:
-    """The grammar in GBNF, its first rule called `root`."""
-    names = _names(rules, root, "root")
-    return "".join(f"{names[name]} ::= {_gbnf(node, names)}\n" for name, node in rules.items())
+    """The grammar in GBNF.
+
+    No rule refers to `root`: in one that does, xgrammar's masks leave out tokens that go beyond its end.
+    """
+    names = {name: f"r{number}" for number, name in enumerate(rules)}
+    written = "".join(f"{names[name]} ::= {_gbnf(node, names)}\n" for name, node in rules.items())
+    return f"root ::= {names[root]}\n{written}"
 
 
 def write_lark(rules: Rules, root: str) -> str:
     """The grammar in llguidance's Lark, one character a terminal: its lexer takes the longest terminal otherwise."""
-    names = _names(rules, root, "start")
+    names = {name: "start" if name == root else f"r{number}" for number, name in enumerate(rules)}
     return "".join(f"{names[name]}: {_lark(node, names)}\n" for name, node in rules.items())
-
-
-def _names(rules: Rules, root: str, start: str) -> dict[str, str]:
-    return {name: start if name == root else f"r{number}" for number, name in enumerate(rules)}
 
 
 def _gbnf(node: Node | Ref, names: Mapping[str, str]) -> str:
