@@ -1,20 +1,23 @@
-"""The kernels that the model step calls: one table, name → reference twin and the faster versions by device type.
+"""The kernels that the model step calls: one table, name → reference twin and the file of its Triton version.
 
 In: a kernel's name and a device. Out: the function to call. Every version of a kernel has the signature and the result
-of its twin in `reference.py`, which runs wherever no faster one is listed.
+of its twin in `reference.py`, which runs wherever no faster one is listed or Triton is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import reference
 
-__all__ = ["KERNELS", "Kernel", "find"]
+__all__ = ["KERNELS", "Kernel", "find", "has_triton"]
 
 
 @dataclass(frozen=True)
@@ -23,14 +26,29 @@ class Kernel:
 
     Attributes:
         reference: the PyTorch twin, right on every device.
-        fast: device type ("cuda") → a version with the same signature.
+        module: the module of this folder that holds the Triton version, under the same name.
     """
 
     reference: Callable[..., Any]
-    fast: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    module: str
+
+    def triton(self) -> Callable[..., Any]:
+        """The Triton version; imports Triton."""
+        module = importlib.import_module(f".{self.module}", __package__)
+        found: Callable[..., Any] = getattr(module, self.reference.__name__)
+        return found
 
 
-KERNELS: dict[str, Kernel] = {name: Kernel(getattr(reference, name)) for name in reference.__all__}
+KERNELS: dict[str, Kernel] = {
+    "add_rms_norm": Kernel(reference.add_rms_norm, "rms_norm"),
+    "logprobs_of": Kernel(reference.logprobs_of, "logprobs_of"),
+    "radix_attention": Kernel(reference.radix_attention, "radix_attention"),
+    "ragged_attention": Kernel(reference.ragged_attention, "ragged_attention"),
+    "rms_norm": Kernel(reference.rms_norm, "rms_norm"),
+    "rotary_store": Kernel(reference.rotary_store, "rotary_store"),
+    "sample_tokens": Kernel(reference.sample_tokens, "sample_tokens"),
+    "silu_mul": Kernel(reference.silu_mul, "silu_mul"),
+}
 
 
 def find(name: str, device: torch.device) -> Callable[..., Any]:
@@ -40,4 +58,10 @@ def find(name: str, device: torch.device) -> Callable[..., Any]:
         KeyError: no such kernel.
     """
     kernel = KERNELS[name]
-    return kernel.fast.get(device.type, kernel.reference)
+    return kernel.triton() if device.type == "cuda" and has_triton() else kernel.reference
+
+
+@functools.lru_cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None

@@ -6,10 +6,21 @@ the two. These are also what runs where no faster kernel exists, so the small on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch.nn import functional
 
-__all__ = ["add_rms_norm", "ragged_attention", "rms_norm", "rotary_store", "silu_mul"]
+__all__ = [
+    "add_rms_norm",
+    "logprobs_of",
+    "radix_attention",
+    "ragged_attention",
+    "rms_norm",
+    "rotary_store",
+    "sample_tokens",
+    "silu_mul",
+]
 
 Tensor = torch.Tensor
 
@@ -107,12 +118,15 @@ def ragged_attention(
     q_starts: Tensor,
     kv_lens: Tensor,
     scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    tiles: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of a ragged batch over the page table: softmax(scale · q·Kᵀ)·V for each query and head.
 
     Query i of sequence b (token q_starts[b] + i) sees the positions 0 .. kv_lens[b] - q_lens[b] + i of its row, where
-    q_lens[b] = q_starts[b + 1] - q_starts[b]. Query head h reads key head h // (heads / kv_heads). Scores and sums are
-    kept in float32 or wider.
+    q_lens[b] = q_starts[b + 1] - q_starts[b]; of these, with a window, the last `window`. Query head h reads key head
+    h // (heads / kv_heads). Scores and sums are kept in float32 or wider.
 
     Args:
         q: [T, heads, d].
@@ -122,22 +136,174 @@ def ragged_attention(
         q_starts: integers [B + 1], the first token of each sequence, and T.
         kv_lens: integers [B], positions visible to the last query.
         scale: factor of the scores.
+        window: positions that a query sees at most, its own the last (Beltagy et al. 2020); 0 for all.
+        softcap: bounds the scores to softcap · tanh(score / softcap) (Gemma Team 2024); 0 for none.
+        tiles: int32 [N, 2], sequence and first query of each tile of work (for a kernel; `q_starts` says as much).
+            Queries of no tile may be left unwritten by a kernel.
 
     Returns:
         [T, heads, d] in the dtype of `q`.
     """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    group = q.shape[1] // k_cache.shape[1]
     out = torch.empty_like(q)
     starts = q_starts.tolist()
     for b, (row, kv_len) in enumerate(zip(rows.tolist(), kv_lens.tolist())):
-        queries = q[starts[b] : starts[b + 1]].to(wide)
+        queries = q[starts[b] : starts[b + 1]]
         slots = page_table[row, :kv_len].long()
-        keys = k_cache[slots].to(wide).repeat_interleave(group, 1)
-        values = v_cache[slots].to(wide).repeat_interleave(group, 1)
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) * scale
-        last_seen = torch.arange(kv_len - len(queries), kv_len, device=q.device)
-        hidden = torch.arange(kv_len, device=q.device)[None] > last_seen[:, None]
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        out[starts[b] : starts[b + 1]] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
+        limits = torch.arange(kv_len - len(queries), kv_len, device=q.device) + 1
+        positions = torch.arange(kv_len, device=q.device)
+        found, _ = _attend(queries, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)
+        out[starts[b] : starts[b + 1]] = found.to(q.dtype)
     return out
+
+
+def radix_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    page_table: Tensor,
+    plan: Mapping[str, Tensor],
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    queries: int = 1,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`ragged_attention` with equally many queries per row, in the items of a plan that together cover each row once.
+
+    An item is a stretch of positions that some rows share; the results of a row's items are weighted by exp(lse).
+
+    Args:
+        q: [T, heads, d].
+        k_cache, v_cache: [slots, kv_heads, d].
+        page_table: int32 [rows, context], the slot of each position.
+        plan: the parts of a `RadixLayout` by name, int32.
+        scale, window, softcap: as for `ragged_attention`.
+        queries: of each row; query j of the row whose first token is t is token t + j.
+        out: [T, heads, d], changed; a new tensor without it.
+
+    Returns:
+        `out`; tokens of no row of the plan are left as they were.
+    """
+    out = torch.empty_like(q) if out is None else out
+    num_wide, members = plan["members"].shape
+    firsts, lens, sizes = plan["firsts"].tolist(), plan["lens"].tolist(), plan["sizes"].tolist()
+    partials: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+    wide = [(i * members, item, plan["members"][i]) for i, item in enumerate(plan["wide"][: sizes[0]])]
+    narrow = [(num_wide * members + i, item, item) for i, item in enumerate(plan["narrow"][: sizes[1]])]
+    for number, item, rows in wide + narrow:
+        shown_by, start, end, count = item.tolist()
+        for k, row in enumerate(rows[:count].tolist()):
+            limits = torch.arange(lens[row] - queries, lens[row], device=q.device) + 1
+            positions = torch.arange(start, min(end, lens[row]), device=q.device)
+            slots = page_table[shown_by, start : start + len(positions)].long()
+            mine = q[firsts[row] : firsts[row] + queries]
+            found = _attend(mine, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)
+            assert (row, number + k) not in partials, "a partial result is computed twice"
+            partials[row, number + k] = found
+    for row in [row for row in plan["rows"].tolist() if row >= 0 and firsts[row] >= 0]:
+        listed = plan["partials"][row, : int(plan["merges"][row])].tolist()
+        parts = [partials.pop((row, number)) for number in listed]
+        lse = torch.stack([part[1] for part in parts])
+        weights = (lse - lse.logsumexp(0)).exp().unsqueeze(-1)
+        out[firsts[row] : firsts[row] + queries] = (torch.stack([p[0] for p in parts]) * weights).sum(0).to(q.dtype)
+    assert not partials, "a partial result belongs to no row"
+    return out
+
+
+def sample_tokens(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    numbers: Tensor,
+    masks: Tensor | None,
+    mask_of: Tensor | None,
+    vocab: int,
+) -> Tensor:
+    """One token id per row: the lowest id among the largest logits, or a draw from the distribution.
+
+    NaN counts as -inf, +inf as the largest number. A mask forbids ids; an allowed id stays finite, however low. At
+    temperature 0, and where no logit is finite, the lowest best id is taken. Otherwise the weights
+    exp((x - max x) / temperature) of the k largest are kept (equals by lowest id), of these the shortest run, largest
+    first, whose sum reaches top_p of the whole, of these what is at least min_p of the largest; the id is the first
+    at which the sum of kept weights, in order of ids, exceeds `number` of their total.
+
+    Args:
+        logits: [S, at least `vocab`], float types, not changed.
+        temperature, top_p, min_p: float32 [S].
+        top_k: int32 [S], 0 for all.
+        numbers: float64 [S] in [0, 1).
+        masks: int32 [M, words]: id i is allowed if bit i % 32 of word i // 32 is set, and forbidden beyond; or None.
+        mask_of: int32 [S], the mask of each row, -1 for none; None where `masks` is.
+        vocab: ids from here on are never chosen.
+
+    Returns:
+        int64 [S].
+    """
+    scores = logits[:, :vocab].to(torch.promote_types(logits.dtype, torch.float32))
+    largest = torch.finfo(scores.dtype).max
+    scores = scores.nan_to_num(nan=-torch.inf, posinf=largest, neginf=-torch.inf)
+    if masks is not None and mask_of is not None:
+        ids = torch.arange(vocab, device=logits.device)
+        words = masks[mask_of.clamp(min=0).long()][:, (ids // 32).clamp(max=masks.shape[1] - 1)]
+        allowed = ((words >> (ids % 32)) & 1 != 0) & (ids // 32 < masks.shape[1])
+        masked = scores.clamp(min=-largest).masked_fill(~allowed, -torch.inf)
+        scores = torch.where((mask_of >= 0)[:, None], masked, scores)
+    top, best = scores.max(-1)[0], scores.argmax(-1)
+    plain = (temperature <= 0) | (top <= -largest)
+    safe = torch.where(temperature > 0, temperature, 1.0).to(scores.dtype)[:, None]
+    scaled = (scores - torch.where(plain, 0.0, top)[:, None]) / safe
+    ranked, order = scaled.sort(dim=-1, descending=True, stable=True)
+    weights = ranked.double().exp()
+    size = torch.where(top_k > 0, top_k, vocab)[:, None]
+    weights = weights.masked_fill(torch.arange(vocab, device=logits.device) >= size, 0.0)
+    before = weights.cumsum(-1) - weights
+    mass = top_p.double()[:, None]
+    kept = (weights > 0) & ((mass >= 1) | (before < mass * weights.sum(-1, keepdim=True)))
+    kept[:, 0] = True
+    kept &= ranked >= min_p.to(scores.dtype).log()[:, None]
+    chosen = torch.zeros_like(kept).scatter(-1, order, kept)
+    reached = scaled.double().exp().masked_fill(~chosen, 0.0).cumsum(-1)
+    drawn = torch.searchsorted(reached, reached[:, -1:] * numbers[:, None], right=True).squeeze(-1)
+    return torch.where(plain, best, drawn.clamp(max=vocab - 1))
+
+
+def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
+    """Log probabilities of given ids: logits[i, ids[i]] - log Σ exp(logits[i]).
+
+    Args:
+        logits: [R, vocab], float types.
+        ids: int64 [R].
+
+    Returns:
+        float32 [R].
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return (wide.gather(-1, ids[:, None]).squeeze(-1) - wide.logsumexp(-1)).float()
+
+
+def _attend(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    limits: Tensor,
+    scale: float,
+    window: int,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    """([n, heads, d], log of the sum of weights [n, heads]), both wide; query i sees positions below limits[i]."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    group = q.shape[1] // keys.shape[1]
+    keys, values = (x.to(wide).repeat_interleave(group, 1) for x in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", q.to(wide), keys) * scale
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    seen = positions[None] < limits[:, None]
+    if window:
+        seen &= positions[None] >= limits[:, None] - window
+    scores = scores.masked_fill(~seen, -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp()
+    return torch.einsum("hqk,khd->qhd", weights, values), lse.transpose(0, 1)

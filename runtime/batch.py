@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
     "TRASH_SLOT",
+    "Chain",
     "PenaltyRow",
     "PenaltyState",
     "PendingStep",
     "RowUpdate",
     "Runner",
     "SampleBatch",
+    "Segment",
     "StepBatch",
     "StepResult",
 ]
@@ -54,6 +56,22 @@ class RowUpdate:
     slots: Int
 
 
+class Segment(NamedTuple):
+    """Positions [start, start + length) of a sequence, held by one radix node: the same slots for all that stand on it.
+
+    Attributes:
+        node: a number of its own for each node (and for each part, once it is split).
+    """
+
+    node: int
+    start: int
+    length: int
+
+
+Chain = tuple[Segment, ...]
+"""The nodes that a sequence stands on, from position 0 without gaps; what follows them, the sequence has for itself."""
+
+
 @dataclass(frozen=True)
 class StepBatch:
     """The ragged batch of one step. B sequences, T = sum(q_lens) tokens, R rows whose logits are wanted.
@@ -68,6 +86,9 @@ class StepBatch:
             sees positions 0 .. kv_lens[b] - q_lens[b] + i.
         logit_rows: int64 [R], indices into T whose logits are wanted, in increasing order.
         updates: page-table entries to write before the step.
+        chains: of each sequence, the nodes of the radix tree that show its prefix; None where nobody keeps them.
+            A hint for attention, which may read what several sequences share once. The same object as in the last
+            step where nothing changed.
     """
 
     token_ids: Int64
@@ -78,6 +99,7 @@ class StepBatch:
     kv_lens: Int
     logit_rows: Int64
     updates: tuple[RowUpdate, ...] = field(default=())
+    chains: tuple[Chain, ...] | None = field(default=None)
 
     @property
     def num_tokens(self) -> int:

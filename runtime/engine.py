@@ -197,7 +197,7 @@ class Engine:
         return bool(plan.works or plan.done)
 
     def _run(self, plan: Plan) -> None:
-        batch = build_step(plan.works, plan.updates)
+        batch = build_step(plan.works, plan.updates, plan.chains)
         launched = time.perf_counter()
         output = self.runner.forward(batch)
         samples = build_samples(plan.works, self.runner, self._fail)  # fills masks while the device works

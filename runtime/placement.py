@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .batch import RowUpdate
+from .batch import Chain, RowUpdate, Segment
 from .engine_config import EngineConfig
 from .kv_pool import SlotPool, Slots
-from .radix_cache import Namespace, RadixCache
+from .radix_cache import Namespace, Node, RadixCache
 from .request import Sequence
 
 __all__ = ["NO_SLOTS", "Placement"]
@@ -128,6 +128,7 @@ class Placement:
         self.pool.give_back(own)
         self.free_rows.append(seq.row)
         seq.row, seq.node, seq.tree_len, seq.own_slots = -1, None, 0, []
+        seq.chain, seq.chain_key = (), (None, -1)
 
     def flush(self) -> int:
         """Drops whatever no live sequence holds; the number of slots freed."""
@@ -139,6 +140,16 @@ class Placement:
         """The page-table entries that changed since the last step, in order."""
         updates, self.updates = self.updates, []
         return updates
+
+    def chain(self, seq: Sequence) -> Chain:
+        """The nodes that show the prefix of a running sequence; the same object as long as they are the same."""
+        key = (seq.node, self.tree.splits)
+        if seq.chain_key != key:
+            chain = _chain(self.tree.path(seq.node)) if seq.node is not None else ()
+            if chain != seq.chain:
+                seq.chain = chain
+            seq.chain_key = key
+        return seq.chain
 
     def row_slots(self, seq: Sequence) -> Slots:
         """The slots of [0, kv_len) of a running sequence, as its row should show them (for checks)."""
@@ -153,6 +164,15 @@ class Placement:
 
     def _update_row(self, seq: Sequence, slots: Slots) -> None:
         self.updates.append(RowUpdate(seq.row, seq.kv_len, slots))
+
+
+def _chain(path: list[Node]) -> Chain:
+    segments, start = [], 0
+    for node in path:
+        # A split leaves a node its serial and shortens it: the part below is another node to whoever compares.
+        segments.append(Segment(node.serial, start, len(node)))
+        start += len(node)
+    return tuple(segments)
 
 
 def _skip(seq: Sequence) -> None:

@@ -82,11 +82,13 @@ class RadixCache:
     Attributes:
         evictable_size: slots on unlocked edges, "cached, held by none".
         protected_size: slots on locked edges.
+        splits: how often an edge was split: until it was, a node's path is the same.
     """
 
     def __init__(self) -> None:
         self.evictable_size = 0
         self.protected_size = 0
+        self.splits = 0
         self._roots: dict[Namespace, Node] = {}
         self._serials = itertools.count()
         self._clock = 0
@@ -217,6 +219,10 @@ class RadixCache:
         runs = [at.tokens for at in _upward(node)]
         return np.concatenate(runs[::-1])
 
+    def path(self, node: Node) -> list[Node]:
+        """The nodes from the root's child to `node`."""
+        return [at for at in _upward(node) if at.parent is not None][::-1]
+
     def nodes(self) -> Iterator[Node]:
         """Every node, roots included, parents before children."""
         stack = list(self._roots.values())
@@ -251,6 +257,7 @@ class RadixCache:
         above.children[int(upper.tokens[0])] = upper
         child.tokens, child.slots, child.parent = child.tokens[length:], child.slots[length:], upper
         upper.children[int(child.tokens[0])] = child
+        self.splits += 1
         return upper
 
     def _cut(self, leaf: Node, count: int) -> Slots:

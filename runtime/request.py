@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from .token_buffer import TokenBuffer
 
 if TYPE_CHECKING:
-    from .batch import PenaltyState
+    from .batch import Chain, PenaltyState
     from .grammar.matcher import Matcher
     from .radix_cache import Node
 
@@ -196,6 +196,8 @@ class Sequence:
     node: Node | None = field(default=None, init=False, repr=False)
     tree_len: int = field(default=0, init=False)
     own_slots: list[int] = field(default_factory=list, init=False, repr=False)
+    chain: Chain = field(default=(), init=False, repr=False)
+    chain_key: tuple[Node | None, int] = field(default=(None, -1), init=False, repr=False)
     pos: int = field(default=0, init=False)
     prefill_end: int = field(default=0, init=False)
     ran_to: int = field(default=0, init=False)

@@ -22,7 +22,7 @@ import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .batch import RowUpdate
+from .batch import Chain, RowUpdate
 from .engine_config import EngineConfig
 from .kv_pool import Slots
 from .placement import NO_SLOTS, Placement
@@ -63,6 +63,7 @@ class Plan:
     Attributes:
         works: in the order of the batch.
         updates: page-table entries to write before it.
+        chains: of each work's sequence, the radix nodes that show its prefix.
         done: sequences that turned out to have nothing left to run; they only need to be finished.
         budget: tokens that may still be planned, beyond one for each decoding row.
         admitting: whether sequences may still be admitted; not after a preemption, or once the next one has no room.
@@ -72,6 +73,7 @@ class Plan:
     admitting: bool = True
     works: list[Work] = field(default_factory=list)
     updates: list[RowUpdate] = field(default_factory=list)
+    chains: list[Chain] = field(default_factory=list)
     done: list[Sequence] = field(default_factory=list)
 
 
@@ -132,6 +134,7 @@ class Scheduler:
             self._preempt(self.running[-1], plan)  # several prefills hold all slots: the first of them gets room
         if plan.works:  # else nothing runs that would write them
             plan.updates = self.placement.take_updates()
+            plan.chains = [self.placement.chain(work.seq) for work in plan.works]
         return plan
 
     def _plan_decodes(self, plan: Plan) -> None:

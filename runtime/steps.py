@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from .batch import TRASH_SLOT, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
+from .batch import TRASH_SLOT, Chain, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
 from .grammar.matcher import mask_words
 from .request import Sequence
 from .scheduler import Work
@@ -24,7 +24,7 @@ from .scheduler import Work
 __all__ = ["build_samples", "build_step"]
 
 
-def build_step(works: Seq[Work], updates: Seq[RowUpdate]) -> StepBatch:
+def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | None = None) -> StepBatch:
     """The ragged batch of these works."""
     q_lens = [work.end - work.start for work in works]
     offsets = [0, *accumulate(q_lens)]
@@ -42,6 +42,7 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate]) -> StepBatch:
             [offset + i for work, offset in zip(works, offsets) for i in wanted_logits(work)], dtype=np.int64
         ),
         updates=tuple(updates),
+        chains=None if chains is None else tuple(chains),
     )
 
 

@@ -1,0 +1,84 @@
+"""What launching a Triton kernel needs to know: device facts, padded sizes, and the block sizes measured best.
+
+In: shapes, dtypes, a device. Out: integers for a launch. The block sizes in `RAGGED` and `RADIX` were chosen from the
+table that `examples/bench/kernels.py` prints.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["RADIX", "RAGGED", "Blocks", "RadixBlocks", "multiprocessors", "padded", "supported"]
+
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+
+_INTERPRETED_PROGRAMS = 3
+"""Programs of a persistent launch where there is no GPU (the interpreter): few, yet more than one."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """One launch: rows and keys of a tile, warps of a program, stages of the loads."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class RadixBlocks:
+    """A launch of `radix_attention`.
+
+    Attributes:
+        wide, narrow: tiles of items that several rows share, and of items of one row.
+        per_processor: programs that a multiprocessor runs at once.
+        fused: whether one launch does both kinds of items; its warps and stages are then those of `wide`.
+    """
+
+    wide: Blocks
+    narrow: Blocks
+    per_processor: int
+    fused: bool
+
+
+RAGGED: dict[tuple[int, int], Blocks] = {
+    (2, 64): Blocks(128, 64, 8, 2),
+    (2, 128): Blocks(128, 64, 8, 2),
+    (2, 256): Blocks(64, 64, 8, 2),
+    (4, 64): Blocks(32, 32, 4, 2),
+    (4, 128): Blocks(16, 32, 4, 2),
+    (4, 256): Blocks(16, 32, 4, 1),
+}
+"""(bytes of a number, padded head dim) → blocks of `ragged_attention`."""
+
+RADIX: dict[tuple[int, int], RadixBlocks] = {
+    (2, 64): RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, True),
+    (2, 128): RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, True),
+    (2, 256): RadixBlocks(Blocks(64, 32, 8, 2), Blocks(16, 32, 8, 2), 1, True),
+    (4, 64): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), 2, True),
+    (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), 2, True),
+    (4, 256): RadixBlocks(Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), 1, True),
+}
+"""(bytes of a number, padded head dim) → blocks of `radix_attention`."""
+
+
+def padded(size: int, least: int = 1) -> int:
+    """The power of two at or above `size`, at least `least`."""
+    return max(least, 1 << max(0, size - 1).bit_length())
+
+
+def supported(*tensors: torch.Tensor | None) -> bool:
+    """Whether the kernels compute in these dtypes; float64 stays with the reference."""
+    return all(tensor is None or tensor.dtype in _FLOATS for tensor in tensors)
+
+
+@functools.lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """Multiprocessors of a GPU."""
+    if device.type != "cuda":
+        return _INTERPRETED_PROGRAMS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,343 @@
+"""Decode attention over the radix tree: keys and values that several rows share are read once for all of them.
+
+    item: a stretch of positions and the rows that share its slots  →  for each of their queries and heads
+        o = softmax(scale · q·Kᵀ)·V over the stretch, lse = log Σ exp(scale · q·Kᵀ)
+    row:  out = Σ exp(lse_i - lse)·o_i over its items, lse = log Σ exp(lse_i)
+
+The shared-prefix decomposition of Juravsky et al. 2024 ("Hydragen"), over the stretches of a tree as in Yao et al.
+2024 ("DeFT"); split keys and values after Dao et al. 2023 ("Flash-Decoding"). Wide items are scored by tensor-core
+tiles of (rows · queries · heads of one key head); what a row has for itself is cut into narrow items, the same with
+one row. A fixed number of programs takes (item, key head) units in turn and reads how many there are from the device,
+so one captured launch serves any plan. A second launch merges; a row with one partial result skips it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from . import reference
+from .launch import RADIX, RadixBlocks, multiprocessors, padded, supported
+from .ragged_attention import attend_block
+
+__all__ = ["item_rows", "radix_attention", "radix_launch"]
+
+MERGE_AT_ONCE = 8
+"""Partial results that the merge loads together."""
+
+
+@triton.jit
+def _attend_item(
+    item_ptr,
+    members_ptr,
+    partial,
+    kv_head,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    table_ptr,
+    firsts_ptr,
+    lens_ptr,
+    merges_ptr,
+    out_ptr,
+    part_ptr,
+    lse_ptr,
+    q_stride,
+    slot_stride,
+    table_stride,
+    scale,
+    softcap,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    QUERIES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    shown_by = tl.load(item_ptr)
+    start = tl.load(item_ptr + 1)
+    end = tl.load(item_ptr + 2)
+    count = tl.load(item_ptr + 3)
+    slots_ptr = table_ptr + shown_by.to(tl.int64) * table_stride
+
+    m = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, BLOCK_D)
+    member = m // (GROUP * QUERIES)
+    query = (m // GROUP) % QUERIES
+    head = kv_head * GROUP + m % GROUP
+    row = tl.load(members_ptr + member, mask=member < count, other=0)
+    first = tl.load(firsts_ptr + row, mask=member < count, other=-1)
+    live = first >= 0
+    token = (first + query).to(tl.int64)
+    limits = tl.load(lens_ptr + row, mask=live, other=0) - (QUERIES - 1) + query
+    inside = live[:, None] & (dims < DIM)[None, :]
+    q = tl.load(q_ptr + (token * q_stride + head * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
+
+    stop = tl.minimum(end, tl.max(tl.where(live, limits, 0), 0))
+    seen_by_all = tl.minimum(stop, tl.min(tl.where(live, limits, stop), 0))
+    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    top = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([BLOCK_M], dtype=tl.float32)
+    if WINDOW > 0:
+        masked_from = start + tl.maximum(seen_by_all - WINDOW - start, 0) // BLOCK_N * BLOCK_N
+    else:
+        masked_from = start + tl.maximum(seen_by_all - start, 0) // BLOCK_N * BLOCK_N
+        for n in range(start, masked_from, BLOCK_N):
+            acc, top, total = attend_block(
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                BLOCK_N, BLOCK_D, DIM, False, WINDOW, SOFTCAP, PRECISION,
+            )  # fmt: skip
+    for n in range(masked_from, stop, BLOCK_N):
+        acc, top, total = attend_block(
+            q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+            BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
+        )  # fmt: skip
+
+    saw = total > 0.0
+    out = acc / tl.where(saw, total, 1.0)[:, None]
+    alone = tl.load(merges_ptr + row, mask=live, other=0) == 1
+    out_place = out_ptr + ((token * HEADS + head) * DIM)[:, None] + dims[None, :]
+    tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=inside & alone[:, None])
+    merged = live & (alone == 0)
+    number = ((partial + member).to(tl.int64) * QUERIES + query) * HEADS + head
+    tl.store(part_ptr + (number * DIM)[:, None] + dims[None, :], out, mask=inside & merged[:, None])
+    tl.store(lse_ptr + number, tl.where(saw, top + tl.log2(tl.where(saw, total, 1.0)), float("-inf")), mask=merged)
+
+
+@triton.jit
+def _radix_attention_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    table_ptr,
+    firsts_ptr,
+    lens_ptr,
+    sizes_ptr,
+    merges_ptr,
+    wide_ptr,
+    members_ptr,
+    narrow_ptr,
+    out_ptr,
+    part_ptr,
+    lse_ptr,
+    q_stride,
+    slot_stride,
+    table_stride,
+    scale,
+    softcap,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    QUERIES: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    WIDE_ITEMS: tl.constexpr,
+    WIDE_M: tl.constexpr,
+    WIDE_N: tl.constexpr,
+    NARROW_M: tl.constexpr,
+    NARROW_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Units below num_wide · kv_heads are wide items, the rest narrow; WIDE_M or NARROW_M of 0 leaves a kind out."""
+    KV_HEADS: tl.constexpr = HEADS // GROUP
+    num_wide = tl.load(sizes_ptr) if WIDE_M > 0 else 0
+    num_narrow = tl.load(sizes_ptr + 1) if NARROW_M > 0 else 0
+    for unit in range(tl.program_id(0), (num_wide + num_narrow) * KV_HEADS, tl.num_programs(0)):
+        item = unit // KV_HEADS
+        kv_head = unit % KV_HEADS
+        if item < num_wide:
+            if WIDE_M > 0:
+                _attend_item(
+                    wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
+                    table_ptr, firsts_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride, slot_stride,
+                    table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D, WINDOW,
+                    SOFTCAP, PRECISION,
+                )  # fmt: skip
+        else:
+            if NARROW_M > 0:
+                one = item - num_wide
+                _attend_item(
+                    narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
+                    v_ptr, table_ptr, firsts_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
+                    slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION,
+                )  # fmt: skip
+
+
+@triton.jit
+def _merge_kernel(
+    rows_ptr,
+    firsts_ptr,
+    merges_ptr,
+    partials_ptr,
+    part_ptr,
+    lse_ptr,
+    out_ptr,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    QUERIES: tl.constexpr,
+    MERGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    row = tl.load(rows_ptr + tl.program_id(0))
+    head = tl.program_id(1)
+    query = tl.program_id(2)
+    if row >= 0:
+        count = tl.load(merges_ptr + row)
+        first = tl.load(firsts_ptr + row)
+        if (count > 1) & (first >= 0):
+            dims = tl.arange(0, BLOCK_D)
+            acc = tl.zeros([BLOCK_D], dtype=tl.float32)
+            top = float("-inf")
+            total = 0.0
+            for i in range(0, count, BLOCK):
+                at = i + tl.arange(0, BLOCK)
+                number = tl.load(partials_ptr + row * MERGES + at, mask=at < count, other=0)
+                place = (number.to(tl.int64) * QUERIES + query) * HEADS + head
+                lse = tl.load(lse_ptr + place, mask=at < count, other=float("-inf"))
+                inside = (at < count)[:, None] & (dims < DIM)[None, :]
+                part = tl.load(part_ptr + (place * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
+                new_top = tl.maximum(top, tl.max(lse, 0))
+                base = tl.where(new_top == float("-inf"), 0.0, new_top)
+                weight = tl.exp2(lse - base)
+                shrink = tl.exp2(top - base)
+                acc = acc * shrink + tl.sum(weight[:, None] * part, 0)
+                total = total * shrink + tl.sum(weight, 0)
+                top = new_top
+            out = acc / total
+            place = ((first + query).to(tl.int64) * HEADS + head) * DIM
+            tl.store(out_ptr + place + dims, out.to(out_ptr.dtype.element_ty), mask=dims < DIM)
+
+
+def radix_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    plan: dict[str, torch.Tensor],
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    queries: int = 1,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """See `reference.radix_attention`."""
+    if not supported(q, k_cache, v_cache):
+        return reference.radix_attention(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out)
+    blocks = RADIX[q.element_size(), padded(q.shape[2], 64)]
+    return radix_launch(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, blocks)
+
+
+def item_rows(group: int, head_dim: int, dtype: torch.dtype, queries: int = 1) -> int:
+    """Rows that one wide item holds: K of the plan's layout."""
+    blocks = RADIX[dtype.itemsize, padded(head_dim, 64)]
+    return max(1, blocks.wide.m // (group * queries))
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """Partial results between the two launches, [numbers, d] and [numbers]."""
+
+    part: torch.Tensor
+    lse: torch.Tensor
+
+
+def radix_launch(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    plan: dict[str, torch.Tensor],
+    scale: float,
+    window: int,
+    softcap: float,
+    queries: int,
+    out: torch.Tensor | None,
+    blocks: RadixBlocks,
+    merge: bool = True,
+) -> torch.Tensor:
+    """`radix_attention` with given block sizes; the plan's items hold at most blocks.wide.m // (group·queries) rows."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    num_wide, members = plan["members"].shape
+    heads, dim = q.shape[1:]
+    group = heads // k_cache.shape[1]
+    numbers = (num_wide * members + len(plan["narrow"])) * queries * heads
+    scratch = _Scratch(
+        torch.empty((numbers, dim), dtype=torch.float32, device=q.device),
+        torch.empty(numbers, dtype=torch.float32, device=q.device),
+    )
+    least = padded(group * queries, 16)
+    wide_m = max(blocks.wide.m, padded(members * group * queries, 16))
+    kinds = [(wide_m, least, blocks.wide)] if blocks.fused else [(wide_m, 0, blocks.wide), (0, least, blocks.narrow)]
+    for wide, narrow, tile in kinds:
+        _radix_attention_kernel[(multiprocessors(q.device) * blocks.per_processor,)](
+            q,
+            k_cache,
+            v_cache,
+            page_table,
+            plan["firsts"],
+            plan["lens"],
+            plan["sizes"],
+            plan["merges"],
+            plan["wide"],
+            plan["members"],
+            plan["narrow"],
+            out,
+            scratch.part,
+            scratch.lse,
+            q.stride(0),
+            k_cache.stride(0),
+            page_table.stride(0),
+            scale if softcap else scale * 1.4426950408889634,
+            softcap,
+            HEADS=heads,
+            GROUP=group,
+            DIM=dim,
+            QUERIES=queries,
+            MEMBERS=members,
+            WIDE_ITEMS=num_wide,
+            WIDE_M=wide,
+            WIDE_N=blocks.wide.n,
+            NARROW_M=narrow,
+            NARROW_N=blocks.narrow.n,
+            BLOCK_D=padded(dim, 16),
+            WINDOW=window,
+            SOFTCAP=softcap > 0,
+            PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+    if merge:
+        _launch_merge(plan, scratch, out, heads, queries)
+    return out
+
+
+def _launch_merge(
+    plan: dict[str, torch.Tensor], scratch: _Scratch, out: torch.Tensor, heads: int, queries: int
+) -> None:
+    _merge_kernel[(len(plan["rows"]), heads, queries)](
+        plan["rows"],
+        plan["firsts"],
+        plan["merges"],
+        plan["partials"],
+        scratch.part,
+        scratch.lse,
+        out,
+        HEADS=heads,
+        DIM=out.shape[2],
+        QUERIES=queries,
+        MERGES=plan["partials"].shape[1],
+        BLOCK=MERGE_AT_ONCE,
+        BLOCK_D=padded(out.shape[2], 16),
+        num_warps=1,
+    )

@@ -1,0 +1,269 @@
+"""Token ids out of logits in one launch: mask, temperature, top-k, top-p, min-p and the draw; no sort.
+
+A program takes one row and passes over it several times; the row stays in the L2 cache. With v = (x - max x) /
+temperature <= 0, the bits of |v| order the tokens as integers, so the border of the k largest, and then of the
+shortest run that holds top_p of their weight, is found by bisection on those bits: a pass counts and weighs what is
+above the middle and sees the nearest values on both sides of it, so the search ends as soon as no value is left
+between (about as many passes as the logarithm of the number of distinct values; after Sun et al. 2024's sorting-free
+sampling in FlashInfer, but exact and deterministic). Equals at the border are taken by lowest id. The draw inverts the
+distribution function in order of ids with sums in float64, as `reference.sample_tokens` does.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from . import reference
+from .launch import padded, supported
+
+__all__ = ["sample_tokens"]
+
+BLOCK = 4096
+
+
+@triton.jit
+def _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS: tl.constexpr):
+    """The logits of a row after its mask (of no words: none), without NaN or +inf."""
+    LARGEST: tl.constexpr = 3.4028234663852886e38
+    x = tl.load(logits_ptr + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
+    x = tl.where(x != x, float("-inf"), tl.minimum(x, LARGEST))
+    if HAS_MASKS:
+        word = tl.load(mask_ptr + ids // 32, mask=ids < words * 32, other=0)
+        allowed = ((word >> (ids % 32)) & 1) != 0
+        x = tl.where(words > 0, tl.where(allowed & (ids < vocab), tl.maximum(x, -LARGEST), float("-inf")), x)
+    return x
+
+
+@triton.jit
+def _border(
+    logits_ptr,
+    mask_ptr,
+    vocab,
+    words,
+    best,
+    temperature,
+    by_count,
+    wanted,
+    last,
+    HAS_MASKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The bits of the value at which the count, or the weight, of what is at least as likely reaches `wanted`.
+
+    Returns:
+        the bits, and the count and weight of what is above.
+    """
+    low = -1  # not reached here
+    high = last  # reached here
+    nearest = 0  # the smallest value above `low`
+    count_above = 0
+    weight_above = tl.zeros([], dtype=tl.float64)
+    while nearest < high:
+        middle = low + (high - low) // 2
+        counts = tl.zeros([BLOCK], dtype=tl.int32)
+        weights = tl.zeros([BLOCK], dtype=tl.float64)
+        below = tl.full([BLOCK], -1, dtype=tl.int32)
+        above = tl.full([BLOCK], 2147483647, dtype=tl.int32)
+        for first in range(0, vocab, BLOCK):
+            ids = first + tl.arange(0, BLOCK)
+            x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+            distance = tl.abs((x - best) / temperature)
+            bits = distance.to(tl.int32, bitcast=True)
+            taken = (bits <= middle) & (ids < vocab)
+            counts += taken.to(tl.int32)
+            weights += tl.where(taken, tl.exp(-distance), 0.0).to(tl.float64)
+            below = tl.maximum(below, tl.where(taken, bits, -1))
+            above = tl.minimum(above, tl.where(taken, 2147483647, bits))
+        count = tl.sum(counts, 0)
+        weight = tl.sum(weights, 0)
+        reached = tl.where(by_count, count.to(tl.float64) >= wanted, weight >= wanted)
+        if reached:
+            high = tl.max(below, 0)
+        else:
+            low = middle
+            nearest = tl.min(above, 0)
+            count_above = count
+            weight_above = weight
+    return nearest, count_above, weight_above
+
+
+@triton.jit
+def _kept(
+    logits_ptr,
+    mask_ptr,
+    first,
+    vocab,
+    words,
+    best,
+    temperature,
+    border,
+    equals,
+    lowest_score,
+    seen_equal,
+    HAS_MASKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Weights (float64) of a block, 0 where left out, and how many equals of the border were seen up to its end."""
+    ids = first + tl.arange(0, BLOCK)
+    x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+    scaled = (x - best) / temperature
+    bits = tl.abs(scaled).to(tl.int32, bitcast=True)
+    equal = ((bits == border) & (ids < vocab)).to(tl.int32)
+    rank = seen_equal + tl.cumsum(equal, 0)
+    kept = ((bits < border) | ((equal == 1) & (rank <= equals))) & (scaled >= lowest_score) & (ids < vocab)
+    return tl.where(kept, tl.exp(scaled), 0.0).to(tl.float64), seen_equal + tl.sum(equal, 0)
+
+
+@triton.jit
+def _sample_tokens_kernel(
+    logits_ptr,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
+    numbers_ptr,
+    masks_ptr,
+    mask_of_ptr,
+    out_ptr,
+    stride,
+    words,
+    vocab,
+    HAS_MASKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    LARGEST: tl.constexpr = 3.4028234663852886e38
+    NOTHING: tl.constexpr = 2139095040  # the bits of infinity
+    row = tl.program_id(0).to(tl.int64)
+    logits_ptr += row * stride
+    mask_ptr = masks_ptr
+    if HAS_MASKS:
+        mask = tl.load(mask_of_ptr + row)
+        mask_ptr += tl.maximum(mask, 0).to(tl.int64) * words
+        words = tl.where(mask >= 0, words, 0)
+
+    lanes = tl.arange(0, BLOCK)
+    tops = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
+    places = lanes
+    for first in range(0, vocab, BLOCK):
+        ids = first + lanes
+        x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+        places = tl.where(x > tops, ids, places)
+        tops = tl.maximum(tops, x)
+    best = tl.max(tops, 0)
+    chosen = tl.min(tl.where(tops == best, places, 2147483647), 0)
+
+    temperature = tl.load(temperature_ptr + row)
+    if (temperature > 0.0) & (best > -LARGEST):
+        top_k = tl.load(top_k_ptr + row)
+        top_p = tl.load(top_p_ptr + row).to(tl.float64)
+        min_p = tl.load(min_p_ptr + row)
+        border = NOTHING  # everything finite
+        equals = 0
+        limit_k = (top_k > 0) & (top_k < vocab)
+        if limit_k | (top_p < 1.0):
+            counts = tl.zeros([BLOCK], dtype=tl.int32)
+            weights = tl.zeros([BLOCK], dtype=tl.float64)
+            last = tl.zeros([BLOCK], dtype=tl.int32)
+            for first in range(0, vocab, BLOCK):
+                ids = first + lanes
+                x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+                distance = tl.abs((x - best) / temperature)
+                bits = distance.to(tl.int32, bitcast=True)
+                finite = (bits < NOTHING) & (ids < vocab)
+                counts += finite.to(tl.int32)
+                weights += tl.where(finite, tl.exp(-distance), 0.0).to(tl.float64)
+                last = tl.maximum(last, tl.where(finite, bits, 0))
+            total = tl.sum(weights, 0)
+            least_likely = tl.max(last, 0)
+            if limit_k & (top_k < tl.sum(counts, 0)):
+                border, above, weight = _border(
+                    logits_ptr, mask_ptr, vocab, words, best, temperature, True, top_k.to(tl.float64),
+                    least_likely, HAS_MASKS, BLOCK,
+                )  # fmt: skip
+                equals = top_k - above
+                total = weight + equals.to(tl.float64) * tl.exp(-border.to(tl.float32, bitcast=True)).to(tl.float64)
+                least_likely = border
+            if top_p < 1.0:
+                wanted = top_p * total
+                new_border, above, weight = _border(
+                    logits_ptr, mask_ptr, vocab, words, best, temperature, False, wanted,
+                    least_likely, HAS_MASKS, BLOCK,
+                )  # fmt: skip
+                each = tl.exp(-new_border.to(tl.float32, bitcast=True)).to(tl.float64)
+                # As many equals as it takes: rounded up, for those before the last must fall short of what is wanted.
+                needed = tl.ceil((wanted - weight) / tl.maximum(each, 1e-300))
+                needed = tl.minimum(tl.maximum(needed, 1.0), 2147483647.0).to(tl.int32)
+                equals = tl.where(new_border == border, tl.minimum(equals, needed), needed)
+                border = new_border
+        lowest_score = tl.log(min_p)
+        total = tl.zeros([], dtype=tl.float64)
+        seen = 0
+        for first in range(0, vocab, BLOCK):
+            weights, seen = _kept(
+                logits_ptr, mask_ptr, first, vocab, words, best, temperature, border, equals, lowest_score,
+                seen, HAS_MASKS, BLOCK,
+            )  # fmt: skip
+            total += tl.sum(weights, 0)
+        target = total * tl.load(numbers_ptr + row)
+        found = -1
+        reached = tl.zeros([], dtype=tl.float64)
+        seen = 0
+        first = 0
+        while (found < 0) & (first < vocab):
+            weights, seen = _kept(
+                logits_ptr, mask_ptr, first, vocab, words, best, temperature, border, equals, lowest_score,
+                seen, HAS_MASKS, BLOCK,
+            )  # fmt: skip
+            ids = first + lanes
+            block = tl.sum(weights, 0)
+            if reached + block > target:
+                over = reached + tl.cumsum(weights, 0) > target
+                found = tl.min(tl.where(over & (weights > 0.0), ids, 2147483647), 0)
+            if found == 2147483647:
+                found = -1  # the two sums of the block round differently: the first of the next block is it
+            # Rounding may leave no later one: then the last that was kept.
+            chosen = tl.maximum(tl.max(tl.where(weights > 0.0, ids, -1), 0), tl.where(first == 0, -1, chosen))
+            reached += block
+            first += BLOCK
+        chosen = tl.where(found >= 0, found, chosen)
+    tl.store(out_ptr + row, chosen.to(tl.int64))
+
+
+def sample_tokens(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    numbers: torch.Tensor,
+    masks: torch.Tensor | None,
+    mask_of: torch.Tensor | None,
+    vocab: int,
+) -> torch.Tensor:
+    """See `reference.sample_tokens`."""
+    if not supported(logits) or logits.stride(1) != 1:
+        return reference.sample_tokens(logits, temperature, top_k, top_p, min_p, numbers, masks, mask_of, vocab)
+    rows = logits.shape[0]
+    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    if rows:
+        masked = masks is not None and mask_of is not None
+        _sample_tokens_kernel[(rows,)](
+            logits,
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            numbers,
+            masks if masked else logits,
+            mask_of if masked else logits,
+            out,
+            logits.stride(0),
+            masks.shape[1] if masks is not None else 0,
+            vocab,
+            HAS_MASKS=masked,
+            BLOCK=min(BLOCK, padded(vocab, 128)),
+            num_warps=16 if vocab > 4096 else 4,
+        )
+    return out

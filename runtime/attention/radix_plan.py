@@ -1,0 +1,393 @@
+"""The plan of a decode step: which stretches of keys and values are read once for many rows, and how all are cut.
+
+In: the rows that decode, how long they are, the radix nodes each stands on. Out: the arrays of a `RadixLayout`, in one
+numpy buffer. No tensors.
+
+Rows that begin with the same node are a family. A family's nodes are walked from the top; nodes with the same rows
+below them are one stretch. Where sharing pays (`RadixTuning`), the stretch is cut into pieces, and each piece is a wide
+item for every `members` of its rows. What is not shared is cut into narrow items of one row; the last is open at its
+end. So a step in which every row grows by a token changes only the lengths, and a row's items change when it outgrows
+its last one. A family is planned anew when a row enters or leaves it; all of them when the load has so changed that
+pieces of another size fill the device better.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...kernels.radix_items import RadixLayout
+from ..batch import Chain
+
+__all__ = ["RadixPlanner", "RadixTuning"]
+
+Int = NDArray[np.int32]
+
+_STEP = 64
+"""Pieces are multiples of this many positions."""
+_STALE = 1.5
+"""Pieces may be this much longer or shorter than planned anew they would be."""
+
+
+@dataclass(frozen=True)
+class RadixTuning:
+    """What was measured on a device.
+
+    Attributes:
+        units: (piece, key head) pairs that fill the device.
+        least_piece: shortest piece that is worth cutting off.
+        row_cost: positions that a row could read in the time that one more partial result costs it.
+        least_saved: positions that sharing must save in all before it pays for a family.
+        sharing: whether anything is shared; False is flat decoding.
+    """
+
+    units: int = 264
+    least_piece: int = 128
+    row_cost: int = 48
+    least_saved: int = 1024
+    sharing: bool = True
+
+
+@dataclass
+class _Row:
+    """A row of the plan.
+
+    Attributes:
+        chain: the nodes that it stands on, as given.
+        family: its key.
+        narrow: items in use.
+    """
+
+    chain: Chain
+    family: tuple[int, int]
+    narrow: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Stretch:
+    """Positions [start, end) that these rows share."""
+
+    start: int
+    end: int
+    rows: list[int]
+
+
+@dataclass
+class _Family:
+    """Rows that begin with the same node, in order of entry.
+
+    Attributes:
+        stretches: shared ones, those above before those below.
+        wide: items in use.
+        saved: positions that sharing spares.
+    """
+
+    rows: dict[int, None] = field(default_factory=dict)
+    stretches: list[_Stretch] = field(default_factory=list)
+    wide: list[int] = field(default_factory=list)
+    saved: int = 0
+
+
+class RadixPlanner:
+    """Keeps the plan of one kind of decode step up to date. Used by one thread.
+
+    Attributes:
+        buffer: int32, laid out by `layout`; `parts` are its views by name.
+        changed: whether more than the step's own front of the buffer changed in the last `update`.
+    """
+
+    def __init__(self, layout: RadixLayout, *, kv_heads: int, tuning: RadixTuning) -> None:
+        self.layout = layout
+        self.tuning = tuning
+        self.buffer: Int = np.zeros(layout.size, dtype=np.int32)
+        self.parts: dict[str, Int] = {
+            name: self.buffer[first:end].reshape(layout.shapes[name]) for name, (first, end) in layout.places().items()
+        }
+        self.changed = True
+        self._kv_heads = kv_heads
+        self._rows: dict[int, _Row] = {}
+        self._families: dict[tuple[int, int], _Family] = {}
+        self._piece = tuning.least_piece
+        self._seen = 0  # positions that all rows of the step see
+        self._ends = np.zeros(layout.rows, dtype=np.int64)  # of each row's last narrow item
+        self._free_wide = _Numbers(layout.wide)
+        self._free_narrow = _Numbers(layout.narrow)
+        self.parts["firsts"][:] = -1
+        self.parts["rows"][:] = -1
+
+    def update(self, rows: Int, firsts: Int, lens: Int, chains: Sequence[Chain] | None) -> None:
+        """Plans a step (changes the buffer).
+
+        Args:
+            rows: [B], page-table rows that decode, each once.
+            firsts: [B], the first token of each in the step.
+            lens: [B], positions visible to its last query.
+            chains: the radix nodes of each; the same object as in the last step where they are the same.
+        """
+        self.changed = False
+        self._set_step(rows, firsts, lens)
+        self._seen = int(lens.sum())
+        stale = self._enter_and_leave(rows.tolist(), chains)
+        grown = rows[lens > self._ends[rows]].tolist()
+        if stale:
+            for key in stale:
+                self._find_stretches(self._families[key])
+        if stale or grown:
+            self.changed = True
+            self._place(stale, grown)
+
+    def _set_step(self, rows: Int, firsts: Int, lens: Int) -> None:
+        self.parts["rows"][: len(rows)] = rows
+        self.parts["rows"][len(rows) :] = -1
+        self.parts["firsts"][:] = -1
+        self.parts["firsts"][rows] = firsts
+        self.parts["lens"][rows] = lens
+
+    def _enter_and_leave(self, rows: list[int], chains: Sequence[Chain] | None) -> dict[tuple[int, int], None]:
+        """Moves rows into and out of families; the families that changed and still have rows."""
+        stale: dict[tuple[int, int], None] = {}
+        known = self._rows
+        listed = chains if chains is not None else [()] * len(rows)
+        fresh = [
+            (row, chain)
+            for row, chain in zip(rows, listed)
+            if (held := known.get(row)) is None or (held.chain is not chain and held.chain != chain)
+        ]
+        if len(known) + sum(1 for row, _ in fresh if row not in known) > len(rows):
+            present = set(rows)
+            for row in [row for row in known if row not in present]:
+                self._leave(row, stale)
+        for row, chain in fresh:
+            if row in known:
+                self._leave(row, stale)
+            key = (0, chain[0].node) if chain and self.tuning.sharing else (1, row)
+            known[row] = _Row(chain, key)
+            self._families.setdefault(key, _Family()).rows[row] = None
+            stale[key] = None
+        return {key: None for key in stale if key in self._families}
+
+    def _leave(self, row: int, stale: dict[tuple[int, int], None]) -> None:
+        gone = self._rows.pop(row)
+        self._free_narrow_of(gone)
+        self.parts["merges"][row] = 0
+        family = self._families[gone.family]
+        del family.rows[row]
+        stale[gone.family] = None
+        if not family.rows:
+            self._free_wide_of(family)
+            del self._families[gone.family]
+
+    def _find_stretches(self, family: _Family) -> None:
+        """Decides what the rows of a family share."""
+        family.stretches, family.saved = [], 0
+        rows = list(family.rows)
+        if len(rows) > 1:
+            self._descend(family.stretches, rows, 0, 0)
+            family.saved = sum((len(s.rows) - self._groups(s)) * (s.end - s.start) for s in family.stretches)
+            if family.saved < self.tuning.least_saved:
+                family.stretches, family.saved = [], 0
+
+    def _descend(self, found: list[_Stretch], rows: list[int], depth: int, start: int) -> None:
+        """Looks at the node number `depth` of the chains of rows that stand on the same one, and at those below."""
+        chain = self._rows[rows[0]].chain
+        end = start + chain[depth].length
+        depth += 1
+        below = self._below(rows, depth)
+        while len(below) == 1 and len(next(iter(below.values()))) == len(rows):
+            end += chain[depth].length
+            depth += 1
+            below = self._below(rows, depth)
+        stretch = _Stretch(start, end, rows)
+        if (len(rows) - self._groups(stretch)) * (end - start) > len(rows) * self.tuning.row_cost:
+            found.append(stretch)
+        for members in below.values():
+            if len(members) > 1:
+                self._descend(found, members, depth, end)
+
+    def _below(self, rows: list[int], depth: int) -> dict[int, list[int]]:
+        """The rows by the node number `depth` of their chains; rows that end before it are left out."""
+        found: dict[int, list[int]] = {}
+        for row in rows:
+            chain = self._rows[row].chain
+            if depth < len(chain):
+                found.setdefault(chain[depth].node, []).append(row)
+        return found
+
+    def _groups(self, stretch: _Stretch) -> int:
+        return -(-len(stretch.rows) // self.layout.members)
+
+    def _place(self, stale: dict[tuple[int, int], None], grown: list[int]) -> None:
+        """Writes the items of these families, of rows that outgrew theirs, or of all where the pieces no longer fit."""
+        ideal = self._ideal_piece()
+        if not self._piece / _STALE <= ideal <= self._piece * _STALE or self._is_sparse():
+            self._place_all(ideal)
+            return
+        try:
+            for key in stale:
+                self._place_family(self._families[key])
+            for row in grown:
+                family = self._rows[row].family
+                if family not in stale:
+                    self._place_row(row, [s for s in self._families[family].stretches if row in s.rows])
+            self._set_sizes()
+        except _NoRoom:
+            self._place_all(ideal)
+
+    def _ideal_piece(self) -> int:
+        load = self._seen - sum(family.saved for family in self._families.values())
+        return max(self.tuning.least_piece, -(-load * self._kv_heads // (self.tuning.units * _STEP)) * _STEP)
+
+    def _is_sparse(self) -> bool:
+        used = self._free_wide.in_use + self._free_narrow.in_use
+        return self._free_wide.high + self._free_narrow.high > 2 * used + 64
+
+    def _place_all(self, piece: int) -> None:
+        """Plans everything anew, with longer pieces where there is no room, at last without sharing."""
+        shares = True
+        while True:
+            for family in self._families.values():
+                self._free_wide_of(family)
+                for row in family.rows:
+                    self._free_narrow_of(self._rows[row])
+                if not shares:
+                    family.stretches, family.saved = [], 0
+            self.parts["wide"][:] = 0
+            self.parts["narrow"][:] = 0
+            self._piece = piece
+            try:
+                for family in self._families.values():
+                    self._place_family(family)
+                self._set_sizes()
+                return
+            except _NoRoom:
+                longest = int(self.parts["lens"].max())
+                if piece > longest:
+                    if not shares:
+                        raise
+                    shares = False
+                piece *= 2
+
+    def _place_family(self, family: _Family) -> None:
+        """Gives a family its items."""
+        self._free_wide_of(family)
+        shared: dict[int, list[_Stretch]] = {row: [] for row in family.rows}
+        for row in family.rows:
+            self.parts["merges"][row] = 0
+        for stretch in family.stretches:
+            for row in stretch.rows:
+                shared[row].append(stretch)
+            self._place_wide(family, stretch)
+        for row in family.rows:
+            self._place_row(row, shared[row], fresh=True)
+
+    def _place_wide(self, family: _Family, stretch: _Stretch) -> None:
+        width = self.layout.members
+        merges, partials = self.parts["merges"], self.parts["partials"]
+        for start, end in self._pieces(stretch.start, stretch.end):
+            for first in range(0, len(stretch.rows), width):
+                rows = stretch.rows[first : first + width]
+                item = self._free_wide.take()
+                family.wide.append(item)
+                self.parts["wide"][item] = (rows[0], start, end, len(rows))
+                self.parts["members"][item, : len(rows)] = rows
+                counts = merges[rows]
+                if int(counts.max()) >= self.layout.merges:
+                    raise _NoRoom
+                partials[rows, counts] = np.arange(item * width, item * width + len(rows))
+                merges[rows] = counts + 1
+
+    def _place_row(self, row: int, shared: list[_Stretch], fresh: bool = False) -> None:
+        """Narrow items for what a row does not share; without `fresh`, its partial results of wide items stay."""
+        held = self._rows[row]
+        merges, partials = self.parts["merges"], self.parts["partials"]
+        if not fresh:
+            merges[row] -= len(held.narrow)
+        self._free_narrow_of(held)
+        at, count = 0, int(merges[row])
+        gaps = []
+        for stretch in shared:
+            if stretch.start > at:
+                gaps.append((at, stretch.start))
+            at = stretch.end
+        pieces = [piece for gap in gaps for piece in self._pieces(*gap)]
+        length = int(self.parts["lens"][row])
+        if length > at:
+            tail = self._pieces(at, length)
+            start = tail[-1][0]
+            open_end = start + self._piece + self._piece // 2
+            pieces += [*tail[:-1], (start, open_end)]
+            self._ends[row] = open_end
+        else:
+            self._ends[row] = at
+        if count + len(pieces) > self.layout.merges:
+            raise _NoRoom
+        for start, end in pieces:
+            item = self._free_narrow.take()
+            held.narrow.append(item)
+            self.parts["narrow"][item] = (row, start, end, 1)
+            partials[row, count] = self.layout.wide * self.layout.members + item
+            count += 1
+        merges[row] = count
+
+    def _pieces(self, start: int, end: int) -> list[tuple[int, int]]:
+        """[start, end) in nearly equal pieces of about the length that fills the device."""
+        length = end - start
+        count = max(1, round(length / self._piece))
+        size = -(-length // (count * 16)) * 16
+        return [(at, min(at + size, end)) for at in range(start, end, size)]
+
+    def _free_wide_of(self, family: _Family) -> None:
+        for item in family.wide:
+            self._free_wide.give_back(item)
+            self.parts["wide"][item] = 0
+        family.wide = []
+
+    def _free_narrow_of(self, row: _Row) -> None:
+        for item in row.narrow:
+            self._free_narrow.give_back(item)
+            self.parts["narrow"][item] = 0
+        row.narrow = []
+
+    def _set_sizes(self) -> None:
+        self.parts["sizes"][:] = (self._free_wide.high, self._free_narrow.high)
+
+
+class _NoRoom(Exception):
+    """A capacity of the layout does not take the plan."""
+
+
+class _Numbers:
+    """Numbers 0 .. capacity - 1, the lowest free one first.
+
+    Attributes:
+        in_use: how many are taken.
+        high: one above the highest that is taken, or was since all below it were.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.in_use = 0
+        self.high = 0
+        self._capacity = capacity
+        self._free: list[int] = []
+
+    def take(self) -> int:
+        if self._free:
+            number = heapq.heappop(self._free)
+        elif self.high < self._capacity:
+            number = self.high
+            self.high += 1
+        else:
+            raise _NoRoom
+        self.in_use += 1
+        return number
+
+    def give_back(self, number: int) -> None:
+        self.in_use -= 1
+        if self.in_use == 0:
+            self._free, self.high = [], 0
+        else:
+            heapq.heappush(self._free, number)
