@@ -304,22 +304,33 @@ def run_checks(bench: Bench) -> None:
             bench.check(name, run, tolerance)
 
 
-def show(rows: list[dict[str, Any]], best_of: int = 3) -> None:
-    """A table per part: for each case its best variants of each kind."""
-    for part in PARTS:
+def show(rows: list[dict[str, Any]]) -> None:
+    """Tables: of decode and prefill the best variants, of the rest Triton's time beside PyTorch's."""
+    crossover = [row for row in rows if row["part"] == "crossover"]
+    if crossover:
+        print("\n== crossover: tree / flat time, by prefix 64, 128, 256, 512, 1024, 2048")
+    times = {(row["case"], row["variant"]): row["us"] for row in crossover}
+    for rows_members in dict.fromkeys(row["case"].rsplit(" ", 1)[0] for row in crossover):
+        cases = [row["case"] for row in crossover if row["case"].rsplit(" ", 1)[0] == rows_members][::2]
+        flat = " ".join(f"{times[case, 'flat']:.0f}" for case in cases)
+        ratios = [f"{times[case, 'tree'] / times[case, 'flat']:5.2f}" for case in cases]
+        print(f"{rows_members:28} {' '.join(ratios)}   flat us {flat}")
+    for part in ("small", "sampling"):
         mine = [row for row in rows if row["part"] == part]
-        if not mine:
-            continue
-        print(f"\n== {part}: us, floor us, ratio, variant")
+        print(f"\n== {part}: floor us, triton us, torch us" if mine else "")
         for case in dict.fromkeys(row["case"] for row in mine):
-            of_case = sorted((row for row in mine if row["case"] == case), key=lambda row: row["us"])
-            kinds: dict[str, int] = {}
-            for row in of_case:
-                kind = row["variant"].split()[0]
-                kinds[kind] = kinds.get(kind, 0) + 1
-                if kinds[kind] <= best_of or part != "decode":
+            of_case = {row["variant"]: row["us"] for row in mine if row["case"] == case}
+            floor = next(row["floor_us"] for row in mine if row["case"] == case)
+            print(f"{case:24} {floor:7.1f} {of_case.get('triton', -1):8.1f} {of_case.get('torch', -1):8.1f}")
+    for part, best_of in (("prefill", 4), ("decode", 4)):
+        mine = sorted((row for row in rows if row["part"] == part), key=lambda row: row["us"])
+        print(f"\n== {part}: us, floor us, ratio, variant" if mine else "")
+        for case in dict.fromkeys(row["case"] for row in rows if row["part"] == part):
+            of_case = [row for row in mine if row["case"] == case]
+            for kind in dict.fromkeys(row["variant"][:4] if part == "decode" else "" for row in of_case):
+                for row in [row for row in of_case if row["variant"].startswith(kind)][:best_of]:
                     ratio = row["us"] / row["floor_us"]
-                    print(f"{case:28} {row['us']:9.1f} {row['floor_us']:8.1f} {ratio:6.2f}  {row['variant']}")
+                    print(f"{case:23} {row['us']:8.1f} {row['floor_us']:7.1f} {ratio:5.2f} {row['variant']}")
 
 
 def main() -> None:
