@@ -19,8 +19,9 @@ BLOCK = 4096
 
 
 @triton.jit
-def _logprobs_of_kernel(logits_ptr, ids_ptr, out_ptr, stride, vocab, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+def _logprobs_of_kernel(logits_ptr, rows_ptr, ids_ptr, out_ptr, stride, vocab, BLOCK: tl.constexpr):
+    entry = tl.program_id(0)
+    row = tl.load(rows_ptr + entry).to(tl.int64)
     lanes = tl.arange(0, BLOCK)
     top = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
@@ -34,17 +35,17 @@ def _logprobs_of_kernel(logits_ptr, ids_ptr, out_ptr, stride, vocab, BLOCK: tl.c
     best = tl.max(top, 0)
     base = tl.where(best == float("-inf"), 0.0, best)
     norm = tl.log(tl.sum(total * tl.exp(top - base), 0)) + base
-    chosen = tl.load(logits_ptr + row * stride + tl.load(ids_ptr + row)).to(tl.float32)
-    tl.store(out_ptr + row, chosen - norm)
+    chosen = tl.load(logits_ptr + row * stride + tl.load(ids_ptr + entry)).to(tl.float32)
+    tl.store(out_ptr + entry, chosen - norm)
 
 
-def logprobs_of(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def logprobs_of(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """See `reference.logprobs_of`."""
     if not supported(logits) or logits.stride(1) != 1:
-        return reference.logprobs_of(logits, ids)
-    rows, vocab = logits.shape
-    out = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    if rows:
+        return reference.logprobs_of(logits, rows, ids)
+    vocab = logits.shape[1]
+    out = torch.empty(len(rows), dtype=torch.float32, device=logits.device)
+    if len(rows):
         block = min(BLOCK, padded(vocab, 128))
-        _logprobs_of_kernel[(rows,)](logits, ids, out, logits.stride(0), vocab, BLOCK=block, num_warps=8)
+        _logprobs_of_kernel[(len(rows),)](logits, rows, ids, out, logits.stride(0), vocab, BLOCK=block, num_warps=8)
     return out

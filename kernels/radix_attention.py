@@ -40,6 +40,7 @@ def _attend_item(
     v_ptr,
     table_ptr,
     firsts_ptr,
+    nums_ptr,
     lens_ptr,
     merges_ptr,
     out_ptr,
@@ -74,9 +75,10 @@ def _attend_item(
     head = kv_head * GROUP + m % GROUP
     row = tl.load(members_ptr + member, mask=member < count, other=0)
     first = tl.load(firsts_ptr + row, mask=member < count, other=-1)
-    live = first >= 0
+    num = tl.load(nums_ptr + row, mask=first >= 0, other=0)
+    live = query < num
     token = (first + query).to(tl.int64)
-    limits = tl.load(lens_ptr + row, mask=live, other=0) - (QUERIES - 1) + query
+    limits = tl.load(lens_ptr + row, mask=live, other=0) - num + 1 + query
     inside = live[:, None] & (dims < DIM)[None, :]
     q = tl.load(q_ptr + (token * q_stride + head * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
 
@@ -118,6 +120,7 @@ def _radix_attention_kernel(
     v_ptr,
     table_ptr,
     firsts_ptr,
+    nums_ptr,
     lens_ptr,
     sizes_ptr,
     merges_ptr,
@@ -158,16 +161,16 @@ def _radix_attention_kernel(
             if WIDE_M > 0:
                 _attend_item(
                     wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
-                    table_ptr, firsts_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride, slot_stride,
-                    table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D, WINDOW,
-                    SOFTCAP, PRECISION,
+                    table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
+                    slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
+                    WINDOW, SOFTCAP, PRECISION,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
                 one = item - num_wide
                 _attend_item(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
-                    v_ptr, table_ptr, firsts_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
+                    v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
                     BLOCK_D, WINDOW, SOFTCAP, PRECISION,
                 )  # fmt: skip
@@ -177,6 +180,7 @@ def _radix_attention_kernel(
 def _merge_kernel(
     rows_ptr,
     firsts_ptr,
+    nums_ptr,
     merges_ptr,
     partials_ptr,
     part_ptr,
@@ -195,7 +199,8 @@ def _merge_kernel(
     if row >= 0:
         count = tl.load(merges_ptr + row)
         first = tl.load(firsts_ptr + row)
-        if (count > 1) & (first >= 0):
+        num = tl.load(nums_ptr + row)
+        if (count > 1) & (first >= 0) & (query < num):
             dims = tl.arange(0, BLOCK_D)
             acc = tl.zeros([BLOCK_D], dtype=tl.float32)
             top = float("-inf")
@@ -286,6 +291,7 @@ def radix_launch(
             v_cache,
             page_table,
             plan["firsts"],
+            plan["nums"],
             plan["lens"],
             plan["sizes"],
             plan["merges"],
@@ -328,6 +334,7 @@ def _launch_merge(
     _merge_kernel[(len(plan["rows"]), heads, queries)](
         plan["rows"],
         plan["firsts"],
+        plan["nums"],
         plan["merges"],
         plan["partials"],
         scratch.part,

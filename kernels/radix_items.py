@@ -4,7 +4,8 @@ In: capacities. Out: name → part of the buffer. No tensors: the planner fills 
 and a buffer of the same layout on the device receives it in one copy, at addresses that never change (CUDA graphs).
 
     rows [steps]            page-table row of each sequence of the step, -1 beyond them
-    firsts, lens [R]        by page-table row: first token in the step, visible positions; firsts = -1 where not in it
+    firsts, nums, lens [R]  by page-table row: first token in the step and how many, positions visible to the last;
+                            firsts = -1 where the row is not in the step
     sizes [2]               wide and narrow items up to the last that is in use
     merges [R]              partial results of each row
     partials [R, M]         their numbers
@@ -48,6 +49,7 @@ class RadixLayout:
         return {
             "rows": (self.steps,),
             "firsts": (self.rows,),
+            "nums": (self.rows,),
             "lens": (self.rows,),
             "sizes": (2,),
             "merges": (self.rows,),

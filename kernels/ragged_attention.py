@@ -78,7 +78,11 @@ def attend_block(
     weights = tl.exp2(scores - base[:, None])
     shrink = tl.exp2(top - base)
     total = total * shrink + tl.sum(weights, 1)
-    if DIM == BLOCK_D:
+    if MASKED:
+        # A weight of 0 does not make up for NaN in a slot that nobody should read.
+        shown = (positions < stop)[:, None] & (dims < DIM)[None, :]
+        values = tl.load(v_ptr + places[:, None] + dims[None, :], mask=shown, other=0.0)
+    elif DIM == BLOCK_D:
         values = tl.load(v_ptr + places[:, None] + dims[None, :])
     else:
         values = tl.load(v_ptr + places[:, None] + dims[None, :], mask=(dims < DIM)[None, :], other=0.0)
@@ -168,18 +172,19 @@ def ragged_attention(
     window: int = 0,
     softcap: float = 0.0,
     tiles: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `reference.ragged_attention`. Without `tiles` it waits for the device to read `q_starts`."""
     if not supported(q, k_cache, v_cache):
         return reference.ragged_attention(
-            q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles
+            q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out
         )
     blocks = RAGGED[q.element_size(), padded(q.shape[2], 64)]
     if tiles is None:
         per_tile = tile_queries(q.shape[1] // k_cache.shape[1], q.shape[2], q.dtype)
         tiles = query_tiles((q_starts[1:] - q_starts[:-1]).tolist(), per_tile).to(q.device)
     return ragged_launch(
-        q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, blocks
+        q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, blocks
     )
 
 
@@ -206,13 +211,14 @@ def ragged_launch(
     window: int,
     softcap: float,
     tiles: torch.Tensor,
+    out: torch.Tensor | None,
     blocks: Blocks,
 ) -> torch.Tensor:
     """`ragged_attention` with given block sizes; `tiles` must have been made with max(blocks.m, group) // group."""
     heads, dim = q.shape[1:]
     kv_heads = k_cache.shape[1]
     group = heads // kv_heads
-    out = torch.empty((q.shape[0], heads, dim), dtype=q.dtype, device=q.device)
+    out = torch.empty((q.shape[0], heads, dim), dtype=q.dtype, device=q.device) if out is None else out
     if not len(tiles):
         return out
     _ragged_attention_kernel[(len(tiles), kv_heads)](

@@ -121,6 +121,7 @@ def ragged_attention(
     window: int = 0,
     softcap: float = 0.0,
     tiles: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of a ragged batch over the page table: softmax(scale · q·Kᵀ)·V for each query and head.
 
@@ -140,11 +141,12 @@ def ragged_attention(
         softcap: bounds the scores to softcap · tanh(score / softcap) (Gemma Team 2024); 0 for none.
         tiles: int32 [N, 2], sequence and first query of each tile of work (for a kernel; `q_starts` says as much).
             Queries of no tile may be left unwritten by a kernel.
+        out: [T, heads, d], changed; a new tensor without it.
 
     Returns:
-        [T, heads, d] in the dtype of `q`.
+        `out`, in the dtype of `q`.
     """
-    out = torch.empty_like(q)
+    out = torch.empty_like(q) if out is None else out
     starts = q_starts.tolist()
     for b, (row, kv_len) in enumerate(zip(rows.tolist(), kv_lens.tolist())):
         queries = q[starts[b] : starts[b + 1]]
@@ -168,7 +170,7 @@ def radix_attention(
     queries: int = 1,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`ragged_attention` with equally many queries per row, in the items of a plan that together cover each row once.
+    """`ragged_attention` of few queries per row, in the items of a plan that together cover each row once.
 
     An item is a stretch of positions that some rows share; the results of a row's items are weighted by exp(lse).
 
@@ -178,7 +180,7 @@ def radix_attention(
         page_table: int32 [rows, context], the slot of each position.
         plan: the parts of a `RadixLayout` by name, int32.
         scale, window, softcap: as for `ragged_attention`.
-        queries: of each row; query j of the row whose first token is t is token t + j.
+        queries: most queries of a row.
         out: [T, heads, d], changed; a new tensor without it.
 
     Returns:
@@ -186,17 +188,18 @@ def radix_attention(
     """
     out = torch.empty_like(q) if out is None else out
     num_wide, members = plan["members"].shape
-    firsts, lens, sizes = plan["firsts"].tolist(), plan["lens"].tolist(), plan["sizes"].tolist()
+    firsts, nums, lens, sizes = (plan[name].tolist() for name in ("firsts", "nums", "lens", "sizes"))
+    assert all(num <= queries for first, num in zip(firsts, nums) if first >= 0), "more queries than there may be"
     partials: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     wide = [(i * members, item, plan["members"][i]) for i, item in enumerate(plan["wide"][: sizes[0]])]
     narrow = [(num_wide * members + i, item, item) for i, item in enumerate(plan["narrow"][: sizes[1]])]
     for number, item, rows in wide + narrow:
         shown_by, start, end, count = item.tolist()
         for k, row in enumerate(rows[:count].tolist()):
-            limits = torch.arange(lens[row] - queries, lens[row], device=q.device) + 1
+            limits = torch.arange(lens[row] - nums[row], lens[row], device=q.device) + 1
             positions = torch.arange(start, min(end, lens[row]), device=q.device)
             slots = page_table[shown_by, start : start + len(positions)].long()
-            mine = q[firsts[row] : firsts[row] + queries]
+            mine = q[firsts[row] : firsts[row] + nums[row]]
             found = _attend(mine, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)
             assert (row, number + k) not in partials, "a partial result is computed twice"
             partials[row, number + k] = found
@@ -205,7 +208,7 @@ def radix_attention(
         parts = [partials.pop((row, number)) for number in listed]
         lse = torch.stack([part[1] for part in parts])
         weights = (lse - lse.logsumexp(0)).exp().unsqueeze(-1)
-        out[firsts[row] : firsts[row] + queries] = (torch.stack([p[0] for p in parts]) * weights).sum(0).to(q.dtype)
+        out[firsts[row] : firsts[row] + nums[row]] = (torch.stack([p[0] for p in parts]) * weights).sum(0).to(q.dtype)
     assert not partials, "a partial result belongs to no row"
     return out
 
@@ -269,17 +272,17 @@ def sample_tokens(
     return torch.where(plain, best, drawn.clamp(max=vocab - 1))
 
 
-def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
-    """Log probabilities of given ids: logits[i, ids[i]] - log Σ exp(logits[i]).
+def logprobs_of(logits: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+    """Log probabilities of given ids: logits[rows[i], ids[i]] - log Σ exp(logits[rows[i]]).
 
     Args:
         logits: [R, vocab], float types.
-        ids: int64 [R].
+        rows, ids: int64 [n].
 
     Returns:
-        float32 [R].
+        float32 [n].
     """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    wide = logits[rows].to(torch.promote_types(logits.dtype, torch.float32))
     return (wide.gather(-1, ids[:, None]).squeeze(-1) - wide.logsumexp(-1)).float()
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..kernels import find
 from .batch import SampleBatch
 from .kv_cache import upload
 from .sampler import top_entries
@@ -72,7 +74,7 @@ def look_up(
     for first in range(0, len(rows), chunk):
         part = rows[first : first + chunk]
         logits = logits_of(part)
-        look = _Chunk(part, logits.to(torch.promote_types(logits.dtype, torch.float32)), vocab)
+        look = _Chunk(part, logits, vocab)
         look.sampled(found, batch, sampled, wanted)
         look.queries(found, batch)
         look.ends(found, batch)
@@ -80,13 +82,23 @@ def look_up(
 
 
 class _Chunk:
-    """Some logit rows (`rows`, sorted) and their log normalisers."""
+    """Some logit rows (`rows`, sorted)."""
 
     def __init__(self, rows: NDArray[np.int64], logits: Tensor, vocab: int) -> None:
         self.rows = rows
-        self.logits = logits
-        self.norm = logits.logsumexp(-1)
         self.vocab = vocab
+        self._given = logits
+        self._fused = find("logprobs_of", logits.device) if logits.device.type == "cuda" else None
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """In float32 or wider."""
+        return self._given.to(torch.promote_types(self._given.dtype, torch.float32))
+
+    @cached_property
+    def norm(self) -> Tensor:
+        """The log normalisers."""
+        return self.logits.logsumexp(-1)
 
     def sampled(self, found: Found, batch: SampleBatch, ids: Tensor, wanted: Index) -> None:
         entries, local = self._mine(batch.rows, wanted)
@@ -98,7 +110,7 @@ class _Chunk:
     def queries(self, found: Found, batch: SampleBatch) -> None:
         entries, local = self._mine(batch.query_rows)
         if len(entries):
-            device = self.logits.device
+            device = self._given.device
             logprobs = self._logprob(upload(local, device), upload(batch.query_ids[entries], device))
             found.queries.index_copy_(0, upload(entries, device), logprobs.float())
             self._tops(found, False, entries, local, batch.query_top)
@@ -123,6 +135,10 @@ class _Chunk:
         return inside, np.searchsorted(self.rows, rows[inside])
 
     def _logprob(self, rows: Tensor, ids: Tensor) -> Tensor:
+        if self._fused is not None:
+            looked_up: Tensor = self._fused(self._given, rows, ids)
+            return looked_up
+        # On a CPU a normaliser serves all ids of its row.
         return self.logits[rows, ids] - self.norm[rows]
 
     def _tops(self, found: Found, sampled: bool, entries: Index, local: Index, counts: NDArray[np.int32]) -> None:

@@ -90,6 +90,7 @@ class ModelRunner:
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             device=model.device,
+            dtype=model.dtype,
         )
         self._kv = KVCache(
             config,

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..kernels import find, has_triton
 from .batch import SampleBatch
 from .kv_cache import upload
 from .penalties import apply_bias, apply_masks, apply_penalties
@@ -38,6 +39,8 @@ def choose(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
     Returns:
         int64 [S]. A row whose every allowed logit is -inf (or NaN) gives its lowest allowed id.
     """
+    if logits.device.type == "cuda" and has_triton():
+        return _choose_fused(logits, batch, vocab)
     scores = logits[:, :vocab]
     hot = np.flatnonzero(batch.temperature > 0)
     if batch.penalties or batch.logit_bias or batch.masks is not None:
@@ -49,6 +52,41 @@ def choose(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
     if len(hot) == len(batch.rows):
         return drawn
     return scores.argmax(-1).index_copy_(0, rows, drawn)
+
+
+def _choose_fused(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
+    """`choose` in one launch, after what few rows have: penalties and bias."""
+    device = logits.device
+    if batch.penalties or batch.logit_bias:
+        logits = _wide(logits[:, :vocab].clone())
+        apply_penalties(logits, batch.penalties)
+        apply_bias(logits, batch.logit_bias)
+    masked = batch.masks is not None and len(batch.mask_rows) > 0
+    mask_of = np.full(len(batch.rows), -1, np.int32)
+    mask_of[batch.mask_rows] = np.arange(len(batch.mask_rows))
+    parts = [
+        uniforms(batch.seed, batch.sample_index, batch.draw_index),
+        batch.temperature,
+        batch.top_k,
+        batch.top_p,
+        batch.min_p,
+        mask_of,
+    ]
+    sent = upload(np.concatenate([part.view(np.int32) for part in parts]), device)  # one copy for all
+    numbers, temperature, top_k, top_p, min_p, mask_of_row = sent.split([2 * len(batch.rows)] + [len(batch.rows)] * 5)
+    masks = upload(batch.masks, device) if masked and batch.masks is not None else None
+    chosen: Tensor = find("sample_tokens", device)(
+        logits,
+        temperature.view(torch.float32),
+        top_k,
+        top_p.view(torch.float32),
+        min_p.view(torch.float32),
+        numbers.view(torch.float64),
+        masks,
+        mask_of_row if masked else None,
+        vocab,
+    )
+    return chosen
 
 
 def uniforms(seed: NDArray[np.int64], sample: NDArray[np.int64], draw: NDArray[np.int64]) -> NDArray[np.float64]:

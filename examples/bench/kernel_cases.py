@@ -113,7 +113,8 @@ def plan_of(case: Decode, members: int, tuning: RadixTuning, queries: int = 1) -
     kv_heads = case.caches[0][0].shape[1]
     layout = RadixLayout(steps=rows, rows=rows, wide=1024, members=members, narrow=2048 + 2 * rows, merges=96)
     planner = RadixPlanner(layout, kv_heads=kv_heads, tuning=tuning)
-    planner.update(np.arange(rows, dtype=np.int32), np.arange(rows, dtype=np.int32) * queries, case.lens, case.chains)
+    numbers = np.arange(rows, dtype=np.int32)
+    planner.update(numbers, numbers * queries, np.full(rows, queries, np.int32), case.lens, case.chains)
     device = torch.from_numpy(planner.buffer).to(case.q.device)
     return {name: device[first:end].view(layout.shapes[name]) for name, (first, end) in layout.places().items()}
 

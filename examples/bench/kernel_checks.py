@@ -161,5 +161,7 @@ def _sample_error(dtype: torch.dtype, vocab: int) -> float:
 
 def _logprob_error(dtype: torch.dtype, vocab: int) -> float:
     logits = random(19, vocab, dtype=dtype)
-    ids = torch.randint(0, vocab, (19,), device="cuda")
-    return error(KERNELS["logprobs_of"].triton()(logits, ids), reference.logprobs_of(logits.double(), ids))
+    rows = torch.randint(0, 19, (30,), device="cuda")
+    ids = torch.randint(0, vocab, (30,), device="cuda")
+    wanted = reference.logprobs_of(logits.double(), rows, ids)
+    return error(KERNELS["logprobs_of"].triton()(logits, rows, ids), wanted)

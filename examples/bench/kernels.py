@@ -225,7 +225,7 @@ def ragged_calls(case: Prefill, blocks: Blocks) -> list[Callable[[], Any]]:
     scale = case.q.shape[2] ** -0.5
     return [
         lambda c=cache: ragged_launch(
-            case.q, *c, case.table, case.rows, case.starts, case.lens, scale, 0, 0.0, tiles, blocks
+            case.q, *c, case.table, case.rows, case.starts, case.lens, scale, 0, 0.0, tiles, None, blocks
         )
         for cache in case.caches
     ]
@@ -259,8 +259,9 @@ def sampling_part(bench: Bench) -> None:
                 bench.time("sampling", f"{rows} x {kind}", "torch", floor, call)
         logits = random(rows, VOCAB, dtype=torch.bfloat16)
         ids = torch.zeros(rows, dtype=torch.int64, device="cuda")
+        numbers = torch.arange(rows, device="cuda")
         for variant, function in (("triton", KERNELS["logprobs_of"].triton()), ("torch", reference.logprobs_of)):
-            calls = [lambda f=function, x=logits, y=ids: f(x, y)]
+            calls = [lambda f=function, x=logits, y=ids, z=numbers: f(x, z, y)]
             bench.time("sampling", f"{rows} x logprobs", variant, floor, calls)
 
 

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import torch
 
 from ...errors import InvalidValueError
+from ...kernels import has_triton
 from ..batch import StepBatch
 
 __all__ = ["Attention", "attention_names", "make_attention"]
 
 _SUFFIX = "_attention"
+_TRITON_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Attention(Protocol):
@@ -52,15 +54,26 @@ def attention_names() -> list[str]:
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
 
-def make_attention(name: str, *, num_heads: int, kv_heads: int, head_dim: int, device: torch.device) -> Attention:
-    """The implementation called `name`; "auto" is the best one for the device.
+def make_attention(
+    name: str,
+    *,
+    num_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Attention:
+    """The implementation called `name`; "auto" is the best one for the device and the dtype of keys and values.
 
     Raises:
         InvalidValueError: no such implementation.
     """
-    chosen = "torch" if name == "auto" else name
+    fast = device.type == "cuda" and has_triton() and dtype in _TRITON_DTYPES
+    chosen = name if name != "auto" else "triton" if fast else "torch"
     if chosen not in attention_names():
         raise InvalidValueError(f"attention={name!r} is not known; one of: auto, {', '.join(attention_names())}")
     module = importlib.import_module(f".{chosen}{_SUFFIX}", __package__)
-    made: Attention = module.create(num_heads=num_heads, kv_heads=kv_heads, head_dim=head_dim, device=device)
+    made: Attention = module.create(
+        num_heads=num_heads, kv_heads=kv_heads, head_dim=head_dim, device=device, dtype=dtype
+    )
     return made

@@ -119,17 +119,18 @@ class RadixPlanner:
         self.parts["firsts"][:] = -1
         self.parts["rows"][:] = -1
 
-    def update(self, rows: Int, firsts: Int, lens: Int, chains: Sequence[Chain] | None) -> None:
+    def update(self, rows: Int, firsts: Int, nums: Int, lens: Int, chains: Sequence[Chain] | None) -> None:
         """Plans a step (changes the buffer).
 
         Args:
             rows: [B], page-table rows that decode, each once.
             firsts: [B], the first token of each in the step.
+            nums: [B], tokens of each in the step.
             lens: [B], positions visible to its last query.
             chains: the radix nodes of each; the same object as in the last step where they are the same.
         """
         self.changed = False
-        self._set_step(rows, firsts, lens)
+        self._set_step(rows, firsts, nums, lens)
         self._seen = int(lens.sum())
         stale = self._enter_and_leave(rows.tolist(), chains)
         grown = rows[lens > self._ends[rows]].tolist()
@@ -140,11 +141,12 @@ class RadixPlanner:
             self.changed = True
             self._place(stale, grown)
 
-    def _set_step(self, rows: Int, firsts: Int, lens: Int) -> None:
+    def _set_step(self, rows: Int, firsts: Int, nums: Int, lens: Int) -> None:
         self.parts["rows"][: len(rows)] = rows
         self.parts["rows"][len(rows) :] = -1
         self.parts["firsts"][:] = -1
         self.parts["firsts"][rows] = firsts
+        self.parts["nums"][rows] = nums
         self.parts["lens"][rows] = lens
 
     def _enter_and_leave(self, rows: list[int], chains: Sequence[Chain] | None) -> dict[tuple[int, int], None]:

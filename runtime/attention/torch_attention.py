@@ -74,8 +74,8 @@ class TorchMeta:
     num_tokens: int
 
 
-def create(*, num_heads: int, kv_heads: int, head_dim: int, device: torch.device) -> TorchAttention:
-    """Found by the file's name."""
+def create(*, num_heads: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> TorchAttention:
+    """Found by the file's name; any dtype will do."""
     return TorchAttention(num_heads, kv_heads, head_dim, device)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from radicel.kernels import KERNELS, find, reference
@@ -107,7 +105,5 @@ def test_every_kernel_is_in_the_table_under_its_name() -> None:
     for name, kernel in KERNELS.items():
         assert kernel.reference is getattr(reference, name)
         assert find(name, CPU) is kernel.reference
-        for fast in kernel.fast.values():
-            assert list(inspect.signature(fast).parameters) == list(inspect.signature(kernel.reference).parameters)
     with pytest.raises(KeyError):
         find("no_such_kernel", CPU)

@@ -1,0 +1,195 @@
+"""Attention by the Triton kernels: prefills in tiles of queries, short rows as items of a radix plan.
+
+In: a ragged batch of any mix. Out: the same as `kernels.reference.ragged_attention`. Rows with at most `SHORT` new
+tokens (decode, drafts, short forced runs) are planned by `RadixPlanner`, one plan for each power of two of tokens;
+longer ones go through the ragged kernel. Both write into one tensor.
+
+What the kernels read of a plan lies in one buffer on the device, at an address that stays: a captured CUDA graph
+that was made with `fixed_meta` replays whatever `prepare` wrote there last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...kernels import find
+from ...kernels.radix_attention import item_rows
+from ...kernels.radix_items import RadixLayout
+from ...kernels.ragged_attention import tile_queries
+from ..batch import StepBatch
+from ..kv_cache import upload
+from .radix_plan import RadixPlanner, RadixTuning
+
+__all__ = ["TritonAttention", "TritonMeta", "create"]
+
+Tensor = torch.Tensor
+
+SHORT = 8
+"""Most new tokens of a row that a radix plan takes."""
+PARTIALS = 8192
+"""Partial results that shared items may have, and narrow ones beyond two for each row, in one plan."""
+MERGES = 64
+"""Most partial results of a row."""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """The long rows of a step: arguments of `ragged_attention`, int32 on the device."""
+
+    rows: Tensor
+    starts: Tensor
+    lens: Tensor
+    tiles: Tensor
+
+
+@dataclass(frozen=True)
+class TritonMeta:
+    """One step.
+
+    Attributes:
+        page_table: int32 [rows, context].
+        ragged: the rows with many tokens, None where there is none.
+        plans: (most tokens of a row, the parts of its plan) for the others.
+    """
+
+    page_table: Tensor
+    ragged: Ragged | None
+    plans: tuple[tuple[int, dict[str, Tensor]], ...]
+
+
+class _Plan:
+    """A planner and its buffer on the device."""
+
+    def __init__(self, planner: RadixPlanner, device: torch.device) -> None:
+        layout = planner.layout
+        self.planner = planner
+        self.buffer = upload(planner.buffer.copy(), device)
+        self.parts = {
+            name: self.buffer[first:end].view(layout.shapes[name]) for name, (first, end) in layout.places().items()
+        }
+
+    def send(self) -> None:
+        """Brings the buffer up to date, without waiting."""
+        size = self.planner.layout.size if self.planner.changed else self.planner.layout.step_size
+        self.buffer[:size].copy_(upload(self.planner.buffer[:size].copy(), self.buffer.device), non_blocking=True)
+
+    def first_rows(self, count: int) -> dict[str, Tensor]:
+        """The parts, for a step of at most `count` sequences."""
+        return {**self.parts, "rows": self.parts["rows"][:count]}
+
+
+def create(
+    *, num_heads: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype
+) -> TritonAttention:
+    """Found by the file's name."""
+    return TritonAttention(num_heads, kv_heads, head_dim, device, dtype)
+
+
+class TritonAttention:
+    """The Triton implementation of `Attention`.
+
+    Attributes:
+        tuning: of the plans; set it before the first `prepare`.
+        window, softcap, scale: of the model's attention.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        window: int = 0,
+        softcap: float = 0.0,
+        tuning: RadixTuning | None = None,
+    ) -> None:
+        self.device = device
+        self.window = window
+        self.softcap = softcap
+        self.scale = head_dim**-0.5
+        self.tuning = tuning or RadixTuning()
+        self._group = num_heads // kv_heads
+        self._kv_heads = kv_heads
+        self._head_dim = head_dim
+        self._dtype = dtype
+        self._per_tile = tile_queries(self._group, head_dim, dtype)
+        self._plans: dict[int, _Plan] = {}
+        self._ragged = find("ragged_attention", device)
+        self._radix = find("radix_attention", device)
+
+    def prepare(self, batch: StepBatch, page_table: Tensor) -> TritonMeta:
+        """Plans the short rows, cuts the long ones into tiles, and sends both to the device."""
+        starts = np.cumsum(batch.q_lens, dtype=np.int32) - batch.q_lens
+        kinds = np.where(batch.q_lens <= SHORT, _padded(batch.q_lens), 0)
+        plans = []
+        for queries in np.unique(kinds[kinds > 0]).tolist():
+            mine = np.flatnonzero(kinds == queries)
+            plan = self._plan(queries, page_table)
+            chains = None if batch.chains is None else [batch.chains[i] for i in mine.tolist()]
+            plan.planner.update(batch.rows[mine], starts[mine], batch.q_lens[mine], batch.kv_lens[mine], chains)
+            plan.send()
+            plans.append((queries, plan.first_rows(len(mine))))
+        long_rows = np.flatnonzero(kinds == 0)
+        return TritonMeta(page_table, self._tiles(batch, starts, long_rows) if len(long_rows) else None, tuple(plans))
+
+    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> TritonMeta:
+        """What to capture a graph with: steps of up to `num_seqs` sequences with at most `queries` tokens each.
+
+        Before a replay, `prepare` a batch of this kind; what it returns is not needed.
+        """
+        return TritonMeta(page_table, None, ((queries, self._plan(queries, page_table).first_rows(num_seqs)),))
+
+    def attend(self, layer_k: Tensor, layer_v: Tensor, q: Tensor, meta: TritonMeta) -> Tensor:
+        """Attention of one layer; see `Attention.attend`."""
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        options = {"window": self.window, "softcap": self.softcap, "out": out}
+        for queries, plan in meta.plans:
+            self._radix(q, layer_k, layer_v, meta.page_table, plan, self.scale, queries=queries, **options)
+        if meta.ragged is not None:
+            part = meta.ragged
+            self._ragged(
+                q, layer_k, layer_v, meta.page_table, part.rows, part.starts, part.lens, self.scale, tiles=part.tiles,
+                **options,
+            )  # fmt: skip
+        return out
+
+    def _plan(self, queries: int, page_table: Tensor) -> _Plan:
+        if queries not in self._plans:
+            rows = page_table.shape[0]
+            members = item_rows(self._group, self._head_dim, self._dtype, queries)
+            layout = RadixLayout(
+                steps=rows,
+                rows=rows,
+                wide=max(8, PARTIALS // queries // members),
+                members=members,
+                narrow=2 * rows + PARTIALS // queries // 8,
+                merges=MERGES,
+            )
+            planner = RadixPlanner(layout, kv_heads=self._kv_heads, tuning=self.tuning)
+            self._plans[queries] = _Plan(planner, self.device)
+        return self._plans[queries]
+
+    def _tiles(self, batch: StepBatch, starts: NDArray[np.int32], long_rows: NDArray[np.intp]) -> Ragged:
+        num = batch.num_seqs
+        counts = -(-batch.q_lens[long_rows] // self._per_tile)
+        tiles = np.empty((int(counts.sum()), 2), np.int32)
+        tiles[:, 0] = np.repeat(long_rows, counts)
+        # The last tiles of a row first: they see the most, and the longest work should begin earliest.
+        ends = np.cumsum(counts)
+        tiles[:, 1] = (np.repeat(ends, counts) - 1 - np.arange(len(tiles))) * self._per_tile
+        sent = upload(
+            np.concatenate((batch.rows, batch.kv_lens, starts, [batch.num_tokens], tiles.reshape(-1))).astype(np.int32),
+            self.device,
+        )
+        return Ragged(sent[:num], sent[2 * num : 3 * num + 1], sent[num : 2 * num], sent[3 * num + 1 :].view(-1, 2))
+
+
+def _padded(counts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The power of two at or above each count."""
+    return 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)

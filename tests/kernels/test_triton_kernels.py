@@ -1,0 +1,201 @@
+"""The Triton kernels against their twins: in the interpreter on a CPU (small shapes), on a GPU all layouts.
+
+The interpreter multiplies no bfloat16 matrices and rounds bfloat16 toward zero, so that dtype is a GPU's to test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from radicel.kernels import KERNELS, find, reference
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ON_GPU = DEVICE.type == "cuda"
+TOLERANCES = [(torch.float32, 1e-5), (torch.float16, 2e-3)] + [(torch.bfloat16, 2e-2)] * ON_GPU
+
+# The interpreter computes infinities that a GPU computes as well, and warns.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:RuntimeWarning:triton.runtime.interpreter"),
+    pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),
+]
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).to(DEVICE)
+
+
+def _close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:
+    assert found.shape == wanted.shape
+    torch.testing.assert_close(found.double(), wanted.double(), atol=tolerance, rtol=tolerance)
+
+
+def test_signatures_are_those_of_the_twins() -> None:
+    for name, kernel in KERNELS.items():
+        fast = kernel.triton()
+        assert fast.__name__ == name
+        assert list(inspect.signature(fast).parameters) == list(inspect.signature(kernel.reference).parameters)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize(("tokens", "width"), [(1, 48), (7, 33), (3, 1000), (0, 16)])
+def test_norms(dtype: torch.dtype, tolerance: float, tokens: int, width: int) -> None:
+    x, weight = _random(tokens, width, dtype=dtype), _random(width, dtype=dtype, seed=5)
+    residual = _random(tokens, width, dtype=dtype, seed=7)
+    _close(KERNELS["rms_norm"].triton()(x, weight, 1e-3), reference.rms_norm(x, weight, 1e-3), tolerance)
+    mine, theirs = residual.clone(), residual.clone()
+    found = KERNELS["add_rms_norm"].triton()(x, mine, weight, 1e-5)
+    _close(found, reference.add_rms_norm(x, theirs, weight, 1e-5), tolerance)
+    assert torch.equal(mine, theirs)
+
+
+def test_norm_of_a_view_and_of_float64() -> None:
+    wide = _random(4, 3, 40)
+    weight = _random(16)
+    _close(
+        KERNELS["rms_norm"].triton()(wide[..., 8:24], weight, 1e-5),
+        reference.rms_norm(wide[..., 8:24], weight, 1e-5),
+        1e-5,
+    )
+    exact = wide.double()
+    assert torch.equal(
+        KERNELS["rms_norm"].triton()(exact, exact[0, 0], 1e-5), reference.rms_norm(exact, exact[0, 0], 1e-5)
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize(("tokens", "width"), [(5, 26), (2, 1500), (0, 4)])
+def test_silu_mul(dtype: torch.dtype, tolerance: float, tokens: int, width: int) -> None:
+    x = _random(tokens, width, dtype=dtype)
+    _close(KERNELS["silu_mul"].triton()(x), reference.silu_mul(x), tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 80), (9, 3, 64), (1, 1, 8)])
+def test_rotary_store(dtype: torch.dtype, tolerance: float, normed: bool, heads: int, kv_heads: int, dim: int) -> None:
+    tokens = 5
+    qkv = _random(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    angles = _random(tokens, dim // 2)
+    cos = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1).to(dtype)
+    slots = torch.tensor([5, 2, 1, 9, 7], device=DEVICE)
+    norms: dict[str, Any] = {}
+    if normed:
+        norms = {"q_norm": _random(dim, dtype=dtype, seed=1), "k_norm": _random(dim, dtype=dtype, seed=2), "eps": 1e-6}
+    caches = [torch.full((10, kv_heads, dim), 77.0, dtype=dtype, device=DEVICE) for _ in range(4)]
+    found = KERNELS["rotary_store"].triton()(qkv, cos, sin, slots, *caches[:2], heads, **norms)
+    wanted = reference.rotary_store(qkv, cos, sin, slots, *caches[2:], heads, **norms)
+    _close(found, wanted, tolerance)
+    _close(caches[0], caches[2], tolerance)
+    assert torch.equal(caches[1], caches[3])
+
+
+def _batch(q_lens: list[int], kv_lens: list[int], heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> Any:
+    """Arguments of `ragged_attention` up to kv_lens; the slot 0 and what lies beyond a row's end hold NaN."""
+    context = max(kv_lens) + 5
+    slots = len(q_lens) * context + 1
+    table = torch.randperm(slots - 1, generator=torch.Generator().manual_seed(1)).view(-1, context).int() + 1
+    caches = [_random(slots, kv_heads, dim, dtype=dtype, seed=seed) for seed in (3, 4)]
+    for cache in caches:
+        cache[0] = torch.nan
+        for row, kv_len in enumerate(kv_lens):
+            cache[table[row, kv_len:].long()] = torch.nan
+    starts = torch.tensor([0, *q_lens]).cumsum(0).int()
+    q = _random(sum(q_lens), heads, dim, dtype=dtype)
+    rows = torch.arange(len(q_lens)).flip(0).int()
+    return (
+        q, *caches, table.flip(0).contiguous().to(DEVICE), rows.to(DEVICE), starts.to(DEVICE),
+        torch.tensor(kv_lens, dtype=torch.int32, device=DEVICE),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (7, 0.0), (0, 4.0), (40, 3.0)])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 40), (3, 3, 16), (16, 1, 24)])
+def test_ragged_attention(
+    dtype: torch.dtype, tolerance: float, window: int, softcap: float, heads: int, kv_heads: int, dim: int
+) -> None:
+    inputs = _batch([3, 1, 30, 17], [9, 95, 80, 17], heads, kv_heads, dim, dtype)
+    found = KERNELS["ragged_attention"].triton()(*inputs, 0.2, window, softcap)
+    _close(found, reference.ragged_attention(*inputs, 0.2, window, softcap), tolerance)
+
+
+def test_ragged_attention_writes_only_its_tiles() -> None:
+    inputs = _batch([3, 2, 30], [9, 40, 30], 4, 2, 16, torch.float32)
+    out = torch.full_like(inputs[0], 5.0)
+    tiles = torch.tensor([[2, 0]], dtype=torch.int32, device=DEVICE)
+    found = KERNELS["ragged_attention"].triton()(*inputs, 0.2, 0, 0.0, tiles, out)
+    assert found is out
+    assert (out[:5] == 5.0).all()
+    _close(out[5:], reference.ragged_attention(*inputs, 0.2)[5:], 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("group", [1, 2, 3, 5, 8, 12, 16])
+def test_ragged_attention_of_every_layout(dim: int, group: int) -> None:
+    for dtype, tolerance in TOLERANCES:
+        inputs = _batch([1, 130, 64, 7], [1, 700, 64, 333], 2 * group, 2, dim, dtype)
+        for window, softcap in ((0, 0.0), (100, 20.0)):
+            found = KERNELS["ragged_attention"].triton()(*inputs, dim**-0.5, window, softcap)
+            _close(found, reference.ragged_attention(*inputs, dim**-0.5, window, softcap), tolerance)
+
+
+SAMPLING = [
+    {"temperature": 0.0},
+    {"temperature": 0.7},
+    {"temperature": 1e-6},
+    {"top_k": 5},
+    {"top_k": 1},
+    {"top_k": 999, "top_p": 0.999},
+    {"top_p": 0.9},
+    {"top_p": 1e-6},
+    {"min_p": 0.1},
+    {"temperature": 1.5, "top_k": 40, "top_p": 0.6, "min_p": 0.02},
+]
+
+
+@pytest.mark.parametrize("settings", SAMPLING, ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_sample_tokens(settings: dict[str, float], masked: bool) -> None:
+    rows, vocab = 9, 1000
+    logits = _random(rows, vocab + 3) * 3
+    logits[1] = logits[1].round()  # many equals
+    logits[2, 7] = torch.nan
+    logits[3] = -torch.inf
+    logits[4, 11] = torch.inf
+    logits[5] = 1.0
+    logits[6, 20:] = -torch.inf
+    masks = torch.randint(-(2**31), 2**31 - 1, (3, 30), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    mask_of = torch.tensor([0, 1, -1, 2, -1, 0, 1, -1, 2], dtype=torch.int32, device=DEVICE)
+
+    def full(name: str, default: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.full((rows,), settings.get(name, default), device=DEVICE).to(dtype)
+
+    for seed in range(4):
+        numbers = torch.rand(rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE)
+        inputs = (
+            logits, full("temperature", 1.0), full("top_k", 0, torch.int32), full("top_p", 1.0), full("min_p", 0.0),
+            numbers, masks.to(DEVICE) if masked else None, mask_of if masked else None, vocab,
+        )  # fmt: skip
+        found = KERNELS["sample_tokens"].triton()(*inputs)
+        assert found.dtype == torch.int64
+        assert found.tolist() == reference.sample_tokens(*inputs).tolist()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+def test_logprobs_of(dtype: torch.dtype, tolerance: float) -> None:
+    logits = _random(5, 300, dtype=dtype) * 4
+    logits[2, 50:] = -torch.inf
+    rows, ids = torch.tensor([4, 0, 2, 2], device=DEVICE), torch.tensor([299, 0, 10, 60], device=DEVICE)
+    found = KERNELS["logprobs_of"].triton()(logits, rows, ids)
+    _close(found, reference.logprobs_of(logits, rows, ids), 1e-5)
+    assert found[3] == -torch.inf
+
+
+def test_a_cpu_gets_the_twins() -> None:
+    assert find("rms_norm", torch.device("cpu")) is reference.rms_norm
