@@ -11,6 +11,8 @@ itself; no operation mixes rows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -64,7 +66,7 @@ def _choose_fused(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
     masked = batch.masks is not None and len(batch.mask_rows) > 0
     mask_of = np.full(len(batch.rows), -1, np.int32)
     mask_of[batch.mask_rows] = np.arange(len(batch.mask_rows))
-    parts = [
+    parts: list[NDArray[Any]] = [
         uniforms(batch.seed, batch.sample_index, batch.draw_index),
         batch.temperature,
         batch.top_k,
@@ -73,7 +75,9 @@ def _choose_fused(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
         mask_of,
     ]
     sent = upload(np.concatenate([part.view(np.int32) for part in parts]), device)  # one copy for all
-    numbers, temperature, top_k, top_p, min_p, mask_of_row = sent.split([2 * len(batch.rows)] + [len(batch.rows)] * 5)
+    size = len(batch.rows)
+    numbers, rest = sent[: 2 * size], sent[2 * size :].view(5, size)
+    temperature, top_k, top_p, min_p, mask_of_row = rest.unbind(0)
     masks = upload(batch.masks, device) if masked and batch.masks is not None else None
     chosen: Tensor = find("sample_tokens", device)(
         logits,

@@ -137,7 +137,7 @@ class RadixPlanner:
         if stale:
             for key in stale:
                 self._find_stretches(self._families[key])
-        if stale or grown:
+        if stale or grown or self.changed:
             self.changed = True
             self._place(stale, grown)
 
@@ -173,6 +173,7 @@ class RadixPlanner:
         return {key: None for key in stale if key in self._families}
 
     def _leave(self, row: int, stale: dict[tuple[int, int], None]) -> None:
+        self.changed = True
         gone = self._rows.pop(row)
         self._free_narrow_of(gone)
         self.parts["merges"][row] = 0

@@ -30,6 +30,7 @@ class Tree:
         self.nodes = {node: [self.free.pop() for _ in range(length)] for node, length in nodes.items()}
         self.table = torch.zeros((ROWS, CONTEXT), dtype=torch.int32)
         self.rows: dict[int, tuple[Chain, int]] = {}
+        self.sent = np.zeros(1 << 16, np.int32)  # what the device has: a copy of what was said to have changed
 
     def enter(self, row: int, path: list[int], own: int) -> None:
         slots: list[int] = []
@@ -57,12 +58,17 @@ class Tree:
         lens = np.array([length for _, length in self.rows.values()], np.int32)
         starts = np.concatenate(([0], np.cumsum(nums))).astype(np.int32)
         planner.update(rows, starts[:-1], np.array(nums, np.int32), lens, [chain for chain, _ in self.rows.values()])
+        size = planner.layout.size if planner.changed else planner.layout.step_size
+        self.sent[:size] = planner.buffer[:size]
         return {
             "table": self.table.to(DEVICE),
             "rows": torch.from_numpy(rows).to(DEVICE),
             "starts": torch.from_numpy(starts).to(DEVICE),
             "lens": torch.from_numpy(lens).to(DEVICE),
-            "plan": {name: torch.from_numpy(part.copy()).to(DEVICE) for name, part in planner.parts.items()},
+            "plan": {
+                name: torch.from_numpy(self.sent[first:end].reshape(planner.layout.shapes[name])).to(DEVICE)
+                for name, (first, end) in planner.layout.places().items()
+            },
         }
 
 

@@ -125,9 +125,11 @@ def test_ragged_attention(
 
 
 def test_ragged_attention_writes_only_its_tiles() -> None:
+    from radicel.kernels.ragged_attention import query_tiles, tile_queries
+
     inputs = _batch([3, 2, 30], [9, 40, 30], 4, 2, 16, torch.float32)
     out = torch.full_like(inputs[0], 5.0)
-    tiles = torch.tensor([[2, 0]], dtype=torch.int32, device=DEVICE)
+    tiles = query_tiles([0, 0, 30], tile_queries(2, 16, torch.float32)).to(DEVICE)
     found = KERNELS["ragged_attention"].triton()(*inputs, 0.2, 0, 0.0, tiles, out)
     assert found is out
     assert (out[:5] == 5.0).all()
