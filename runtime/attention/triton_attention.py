@@ -30,7 +30,7 @@ Tensor = torch.Tensor
 
 SHORT = 8
 """Most new tokens of a row that a radix plan takes."""
-PARTIALS = 8192
+PARTIALS = 4096
 """Partial results that shared items may have, and narrow ones beyond two for each row, in one plan."""
 MERGES = 64
 """Most partial results of a row."""
