@@ -6,7 +6,6 @@ into values. Settings of the step loop alone are `EngineConfig` (`engine.py`).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 class RuntimeConfig:
     """The keywords of `LocalRuntime`, whose docstring explains them."""
 
-    model: str | os.PathLike[str] | None = None
+    model: str | Path | None = None
     device: str = "auto"
     dtype: str = "auto"
     memory_fraction: float = 0.9

@@ -33,7 +33,7 @@ class TextStream:
         stop: strings that end the text.
         stop_regex: patterns that end the text.
         keep_stop: whether the stop stays in the text.
-        min_tokens: stops are not taken before this many ids came.
+        min_tokens: no stop begins within this many ids, so that a text has at least as many.
         on_text: is called with each piece of text that no stop can take back.
         skip_special_tokens: whether special tokens leave no text.
         at_start: whether nothing stands before the ids, so that sentencepiece's own first space is no text.
@@ -93,7 +93,7 @@ class TextStream:
             self._border_ids.append(self._num_ids)
             self._border_chars.append(self._num_chars)
         if text:
-            self._give(self._stops.skip(text) if self._num_ids < self._min_tokens else self._stops.feed(text))
+            self._give(self._stops.skip(text) if self._num_ids <= self._min_tokens else self._stops.feed(text))
         return self._stops.matched is not None
 
     def finish(self) -> None:

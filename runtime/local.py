@@ -6,14 +6,11 @@ It owns the parts and wires them: prompt → ids (`PromptEncoder`) → sequences
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import threading
-import time
 import weakref
 from collections.abc import Mapping
-from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +21,14 @@ from ..errors import BackendClosedError, ForkedProcessError, InvalidValueError
 from ..prompt import EncodedPrompt, Prompt
 from ..sampling import SamplingParams
 from . import hub
+from .assembly import SequenceMaker, deadline_of, engine_config, make_runner, read_json, shut_down
 from .config import RuntimeConfig
 from .defaults import model_defaults, resolve_sampling
 from .detokenizer import TextStream
-from .device import resolve_device, resolve_dtype
 from .direct import DirectCalls
-from .engine import Engine, EngineConfig
+from .engine import Engine
 from .grammar import CompiledGrammar, GrammarCompiler
 from .inputs import PromptInput
-from .model_runner import ModelRunner, kv_slots_that_fit
-from .models import load_model
 from .request import ResolvedSampling, Sequence
 from .results import Collector, generations, scores
 from .stats import RuntimeStats
@@ -78,7 +73,7 @@ class LocalRuntime(DirectCalls):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | None = None,
+        model: str | Path | None = None,
         *,
         device: str = "auto",
         dtype: str = "auto",
@@ -107,12 +102,12 @@ class LocalRuntime(DirectCalls):
         self._lock = threading.Lock()
         self._seeds = random.Random(seed)
         folder = hub.resolve(self.config.model)
-        self._generation_config = _read_json(folder / "generation_config.json")
+        self._generation_config = read_json(folder / "generation_config.json")
         self._defaults = model_defaults(self._generation_config)
         self._tokenizer = Tokenizer.load(folder, chat_template=chat_template, trust_remote_code=trust_remote_code)
         self._encoder = PromptEncoder(self._tokenizer, template_kwargs=self.config.template_kwargs)
         self._end_ids = self._tokenizer.eos_ids(self._generation_config)
-        self._runner = _make_runner(folder, self.config, self._tokenizer.vocab_size)
+        self._runner = make_runner(folder, self.config, self._tokenizer.vocab_size)
         self._grammars = GrammarCompiler(
             self._tokenizer.all_token_bytes(),
             vocab_size=self._runner.vocab_size,
@@ -120,10 +115,10 @@ class LocalRuntime(DirectCalls):
             hf_tokenizer=self._tokenizer.hf,
             special_ids=frozenset(i for i in range(self._tokenizer.vocab_size) if self._tokenizer.is_special(i)),
         )
-        self._engine = Engine(self._runner, _engine_config(self.config))
+        self._engine = Engine(self._runner, engine_config(self.config))
         self._engine.start()
         # Runs once: at `close`, when the last reference goes, or at the interpreter's end.
-        self._shut_down = weakref.finalize(self, _shut_down, self._pid, self._engine, self._grammars, self._runner)
+        self._shut_down = weakref.finalize(self, shut_down, self._pid, self._engine, self._grammars, self._runner)
 
     # ── Backend ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,7 +152,8 @@ class LocalRuntime(DirectCalls):
             end_ids=self._end_ids,
             seed=self._next_seed(),
         )
-        sinks = [self._sink(sampling, i, on_text) for i in range(len(samples))]
+        at_start = all(i in self._tokenizer.bos_ids for i in ids)
+        sinks = [self._sink(sampling, i, on_text, at_start) for i in range(len(samples))]
         collector = Collector(
             len(samples),
             lambda results: generations(
@@ -172,7 +168,7 @@ class LocalRuntime(DirectCalls):
             ),
         )
         start = sampling.logprob_start_len
-        make = _SequenceMaker(ids, samples, collector, sinks, sampling, None if start is None else min(start, len(ids)))
+        make = SequenceMaker(ids, samples, collector, sinks, sampling, None if start is None else min(start, len(ids)))
         if constraint is None:
             self._start(collector, make(None))
         else:
@@ -292,7 +288,7 @@ class LocalRuntime(DirectCalls):
         with self._lock:
             return self._seeds.getrandbits(62)
 
-    def _sink(self, sampling: SamplingParams, index: int, on_text: OnText | None) -> TextStream:
+    def _sink(self, sampling: SamplingParams, index: int, on_text: OnText | None, at_start: bool) -> TextStream:
         return TextStream(
             self._tokenizer,
             stop=sampling.stop or (),
@@ -300,6 +296,7 @@ class LocalRuntime(DirectCalls):
             keep_stop=bool(sampling.keep_stop),
             min_tokens=sampling.min_tokens or 0,
             on_text=None if on_text is None else lambda piece: on_text(index, piece),
+            at_start=at_start,
         )
 
     def _score_sequence(
@@ -312,14 +309,14 @@ class LocalRuntime(DirectCalls):
             logprob_start=start,
             score_end_ids=self._end_ids if end else None,
             priority=sampling.priority or 0,
-            deadline=_deadline(sampling),
+            deadline=deadline_of(sampling),
         )
 
     def _start(self, collector: Collector[Any], sequences: list[Sequence]) -> None:
         if collector.watch(sequences, self._engine.cancel):
             self._engine.submit(sequences)
 
-    def _start_compiled(self, constraint: Constraint, collector: Collector[Any], make: _SequenceMaker) -> None:
+    def _start_compiled(self, constraint: Constraint, collector: Collector[Any], make: SequenceMaker) -> None:
         """Submits once the grammar is there: at once for one in the cache, else from the compiler's thread."""
         compiling = self._grammars.submit(constraint)
         if compiling.done():
@@ -333,92 +330,3 @@ class LocalRuntime(DirectCalls):
                 collector.fail(error)
 
         compiling.add_done_callback(compiled)
-
-
-class _SequenceMaker:
-    """Makes the sequences of a request once its grammar, if any, is there."""
-
-    def __init__(
-        self,
-        ids: list[int],
-        samples: Seq[ResolvedSampling],
-        collector: Collector[Any],
-        sinks: Seq[TextStream],
-        sampling: SamplingParams,
-        logprob_start: int | None,
-    ) -> None:
-        self._ids, self._samples, self._collector, self._sinks = ids, samples, collector, sinks
-        self._priority = sampling.priority or 0
-        self._deadline = _deadline(sampling)
-        self._logprob_start = logprob_start
-
-    def __call__(self, grammar: CompiledGrammar | None) -> list[Sequence]:
-        return [
-            Sequence(
-                self._ids,
-                sample,
-                self._collector,
-                sink=sink,
-                matcher=None if grammar is None else grammar.matcher(),
-                logprob_start=self._logprob_start,
-                priority=self._priority,
-                deadline=self._deadline,
-            )
-            for sample, sink in zip(self._samples, self._sinks)
-        ]
-
-
-def _deadline(sampling: SamplingParams) -> float | None:
-    return None if sampling.timeout is None else time.monotonic() + sampling.timeout
-
-
-def _make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> ModelRunner:
-    from .models import model_config
-
-    device = resolve_device(config.device)
-    described = model_config(folder)
-    dtype = resolve_dtype(config.dtype, device, described.dtype)
-    model = load_model(folder, device=device, dtype=dtype, load_format=config.load_format)
-    context = min(config.context_length or described.context_length, described.context_length)
-    slots = (
-        config.kv_tokens + 1
-        if config.kv_tokens
-        else kv_slots_that_fit(described, device, dtype, config.memory_fraction)
-    )
-    return ModelRunner(
-        model,
-        kv_slots=slots,
-        num_rows=config.max_running,
-        context_length=context,
-        attention=config.attention,
-        sample_vocab=sample_vocab,
-    )
-
-
-def _engine_config(config: RuntimeConfig) -> EngineConfig:
-    return EngineConfig(
-        max_running=config.max_running,
-        prefill_chunk=config.prefill_chunk,
-        policy=config.policy,
-        prefix_cache=config.prefix_cache,
-        forced_runs=config.forced_runs,
-        check_invariants=config.check_invariants,
-    )
-
-
-def _shut_down(pid: int, engine: Engine, grammars: GrammarCompiler, runner: ModelRunner) -> None:
-    """Ends what a runtime owns; in a forked child nothing, since its threads are the parent's."""
-    if pid == os.getpid():
-        engine.close()
-        grammars.close()
-        runner.close()
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidValueError(f"{path} is not JSON ({error}); fetch the model again") from error
-    return data if isinstance(data, dict) else None

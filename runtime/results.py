@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..backend import Generation, Meta, Score
-from ..errors import CancelledError, DeadlineError
+from ..errors import CancelledError
 from .request import FinishReason, Sequence, SequenceResult
 
 if TYPE_CHECKING:
@@ -76,12 +76,7 @@ class Collector(Generic[T]):
         """One sequence ended."""
         if result.finish_reason is FinishReason.CANCELLED:
             self._drop_siblings(seq)
-            late = seq.deadline is not None and result.total_s >= seq.deadline - seq.submitted_at
-            self.fail(
-                DeadlineError(f"the request was not done within its timeout of {seq.deadline - seq.submitted_at:.3g} s")
-                if late and seq.deadline is not None and not self._cancelled
-                else CancelledError("the request was cancelled")
-            )
+            self.fail(CancelledError("the request was cancelled"))
             return
         with self._lock:
             if self._missing == 0:

@@ -6,7 +6,7 @@ id must be within `NEAR` of transformers' own best logit, teacher-forced on our 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -76,7 +76,7 @@ def expected(reference: Reference) -> list[Expected]:
     return [reference.expected(messages) for messages in conversations()]
 
 
-@pytest.fixture(params=[mode for mode in MODES], ids=[name for name, _, _ in MODES])
+@pytest.fixture(params=list(MODES), ids=[name for name, _, _ in MODES])
 def mode(request: pytest.FixtureRequest) -> tuple[str, Mode, dict[str, Any]]:
     return request.param
 
@@ -95,11 +95,11 @@ def test_float32_ids_equal_transformers(mode: Any, expected: list[Expected]) -> 
 
 
 @pytest.fixture(scope="module")
-def half_reference(model_dir: Any) -> Iterator[Any]:
+def half_reference(model_dir: Any) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    yield AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).to("cuda").eval()
+    return AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).to("cuda").eval()
 
 
 def test_bfloat16_ids_are_transformers_best(mode: Any, expected: list[Expected], half_reference: Any) -> None:

@@ -212,7 +212,8 @@ def test_stops_wait_for_min_tokens() -> None:
     tokenizer = made()
     ids = chars(tokenizer, "a", ".", "b", ".", "c")
     assert len(ids) == 5
-    assert run(tokenizer, ids, stop=["."], min_tokens=2)[0].text == "a"
+    assert run(tokenizer, ids, stop=["."], min_tokens=1)[0].text == "a"
+    assert run(tokenizer, ids, stop=["."], min_tokens=2)[0].text == "a.b"
     stream, _, taken = run(tokenizer, ids, stop=["."], min_tokens=3)
     assert (stream.text, taken) == ("a.b", 4)
 

@@ -60,10 +60,11 @@ CHATS = [
     ],
 ]
 LONG = [
-    _STORY * 28 + "\n\nWhat does the captain write into the book?",
-    _NOTES * 26 + "\n\n¿A qué hora llegó el señor Ibáñez?",
-    "\n".join(f"Item {i}: {i * i} boxes of {'red' if i % 2 else 'blue'} paint." for i in range(1, 92)) + "\nWhich is last?",
-    _STORY * 14 + _NOTES * 12 + "\n\nSummarise the text in one sentence.",
+    _STORY * 34 + "\n\nWhat does the captain write into the book?",
+    _NOTES * 36 + "\n\n¿A qué hora llegó el señor Ibáñez?",
+    "\n".join(f"Item {i}: {i * i} boxes of {'red' if i % 2 else 'blue'} paint." for i in range(1, 110))
+    + "\nWhich is last?",
+    _STORY * 18 + _NOTES * 18 + "\n\nSummarise the text in one sentence.",
 ]
 
 
@@ -98,7 +99,9 @@ class Expected:
         for i, want in enumerate(self.output_ids):
             if i < len(ours) and ours[i] == want:
                 continue
-            assert self.margins[i] < TIE, f"step {i} of {self.messages[-1]['content'][:40]!r}: {ours} != {self.output_ids}"
+            assert self.margins[i] < TIE, (
+                f"step {i} of {self.messages[-1]['content'][:40]!r}: {ours} != {self.output_ids}"
+            )
             return
         if len(ours) > len(self.output_ids):
             assert self.margins[-1] < TIE, f"{len(ours)} ids where transformers ends after {len(self.output_ids)}"
