@@ -122,7 +122,8 @@ class Program:
             backend: what runs them.
             sampling: sampling parameters for every item; those in an item's dict win.
             progress_bar: show progress on a terminal.
-            num_threads: most bodies at a time; `"auto"` starts few and more only for bodies that wait.
+            num_threads: most bodies at a time, each on a thread of its own (for bodies that wait for other things
+                than values, such as a web page); `"auto"` starts few and more only where bodies wait for values.
             on_error: `"return"`: every item is its own success or error (`state.error()`); `"raise"`: raises
                 `BatchError` when all have ended.
             generator_style: return an iterator over the states, in input order, each as soon as it has ended.
