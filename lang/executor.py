@@ -94,7 +94,7 @@ class Executor(Lifetime):
             value = body()
             self.start_calls()
         except BaseException as raised:
-            vars(raised).setdefault("_radicel_traceback", raised.__traceback__)
+            vars(raised)["_radicel_traceback"] = raised.__traceback__  # with the lines of the body
             error = raised
         finally:
             _current.reset(token)
