@@ -100,7 +100,7 @@ def load_model(
 
 
 def resolve_dtype(config: ModelConfig, device: torch.device | str, dtype: torch.dtype | str) -> torch.dtype:
-    """The dtype to compute in; "auto" is float32 on a CPU, and on a GPU the checkpoint's own half precision, else bfloat16.
+    """The dtype to compute in; "auto" is float32 on a CPU, on a GPU the checkpoint's half precision or bfloat16.
 
     Raises:
         InvalidValueError: a dtype that we do not compute in.
