@@ -81,7 +81,7 @@ class _Exchange:
         self.made: dict[type, Any] = {}
 
     def of(self, type_: Any) -> Any:
-        if _is_old_typed_dict(type_):
+        if typing_extensions.is_typeddict(type_) and _holds_old(type_):
             return self._typed_dict(type_)
         if _is_dataclass(type_) and _holds_old(type_):
             return self._dataclass(type_)
@@ -136,7 +136,7 @@ def _is_dataclass(type_: Any) -> bool:
 def _holds_old(type_: Any, seen: frozenset[Any] = frozenset()) -> bool:
     if _is_old_typed_dict(type_):
         return True
-    if _is_dataclass(type_) and type_ not in seen:
+    if (_is_dataclass(type_) or typing_extensions.is_typeddict(type_)) and type_ not in seen:
         try:
             hints = get_type_hints(type_, include_extras=True)
         except NameError:
