@@ -111,7 +111,7 @@ def random_text(made: Constraint, draw: random.Random, limit: int = 1500) -> str
         bits = [i for i in range(257) if row[i >> 5] >> (i & 31) & 1]
         if 256 in bits and (len(bits) == 1 or draw.random() < 0.5):
             return out.decode()
-        closing = [b for b in bits if b in b'"]}']
+        closing = [b for b in bits if b in (0x22, 0x5D, 0x7D)]
         lean = min(0.15 + len(out) / 2000, 0.9)
         byte = draw.choice(closing if closing and draw.random() < lean else [b for b in bits if b < 256])
         assert matcher.accept(byte)
