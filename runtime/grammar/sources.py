@@ -11,6 +11,7 @@ from typing import Any
 from ...constraint import Constraint
 from ...errors import ConstraintError
 from ...schema.grammars import to_lark
+from ...schema.patterns import one_of
 
 __all__ = ["llguidance_grammar", "xgrammar_grammar"]
 
@@ -29,7 +30,7 @@ def llguidance_grammar(constraint: Constraint) -> str:
     if constraint.form == "regex":
         return f"{_HEAD}start: /{constraint.text}/"
     if constraint.form == "choices":
-        return f"{_HEAD}start: " + " | ".join(json.dumps(option, ensure_ascii=False) for option in constraint.options)
+        return f"{_HEAD}start: /{one_of(constraint.options)}/"
     return _HEAD + to_lark(constraint.text)
 
 

@@ -228,6 +228,16 @@ def test_large_bounds_take_no_long_time(schema: Any) -> None:
     accepts(schema, '"b"')
 
 
+def test_many_optional_keys_and_many_choices() -> None:
+    keys = {"type": "object", "properties": {f"k{i}": {"type": "integer"} for i in range(2000)}}
+    assert accepts(keys, '{"k5": 1, "zz": 2}')
+    assert not accepts(keys, '{"k5": "x"}')
+    many = [f"value {i}" for i in range(20_000)]
+    assert accepts(choices=many, text="value 7")
+    assert accepts(choices=many, text="value 19999")
+    assert not accepts(choices=many, text="value 20000")
+
+
 @pytest.mark.timeout(60)
 def test_deep_nesting_is_an_error_and_nothing_else() -> None:
     schema: Any = {"type": "integer"}

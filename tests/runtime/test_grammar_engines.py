@@ -187,6 +187,9 @@ class Broken:
     def fill(self, row: Mask) -> None:
         row[:] = 0 if self.said is None else -1
 
+    def consume(self, token_id: int) -> bool:
+        return False
+
     def error(self) -> str | None:
         return self.said
 
@@ -197,6 +200,11 @@ def test_an_engine_that_gives_up_is_an_error_of_that_sequence(said: str | None, 
     session = Session(Broken(said), vocabulary, [ord("a")])  # type: ignore[arg-type]
     with pytest.raises(ConstraintError, match=f"after 'a': .*{message}"):
         session.fill_mask(vocabulary.empty_mask())
+    if said is None:
+        assert not session.accept(ord("b"))
+    else:
+        with pytest.raises(ConstraintError, match=message):
+            session.accept(ord("b"))
 
 
 def test_what_is_too_complex_is_refused_when_it_is_compiled() -> None:
