@@ -108,14 +108,14 @@ class Expected:
 
 
 class Reference:
-    """transformers' own model and generate, in float32 on the CPU."""
+    """transformers' own model and generate, in float32."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
         self._known: dict[str, Expected] = {}
 
     def expected(self, messages: list[dict[str, str]]) -> Expected:
@@ -126,8 +126,8 @@ class Reference:
         if key not in self._known:
             ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
             out = self.model.generate(
-                torch.tensor([ids]),
-                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                torch.tensor([ids], device=self.model.device),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=self.model.device),
                 max_new_tokens=NEW_TOKENS,
                 do_sample=False,
                 output_logits=True,
