@@ -80,7 +80,8 @@ class Expected:
 
     Attributes:
         prompt_ids: ids of the rendered conversation.
-        output_ids: greedy ids, the end token excluded.
+        output_ids: greedy ids, the end token excluded. Where the limit of tokens cuts a character, its first ids are
+            left out: a text never ends in half a character, and `token_ids` spell the text.
         ended: whether an end token followed.
         logprobs: of output_ids.
         margins: difference of the two largest logits at each step, the end token's step included.
@@ -133,11 +134,13 @@ class Reference:
                 output_logits=True,
                 return_dict_in_generate=True,
             )
-            self._known[key] = _expected(messages, ids, out, self.model.generation_config.eos_token_id)
+            self._known[key] = _expected(messages, ids, out, self.model.generation_config.eos_token_id, self.tokenizer)
         return self._known[key]
 
 
-def _expected(messages: list[dict[str, str]], ids: list[int], out: Any, end: int | list[int]) -> Expected:
+def _expected(
+    messages: list[dict[str, str]], ids: list[int], out: Any, end: int | list[int], tokenizer: Any
+) -> Expected:
     import torch
 
     ends = {end} if isinstance(end, int) else set(end)
@@ -146,6 +149,8 @@ def _expected(messages: list[dict[str, str]], ids: list[int], out: Any, end: int
     top = logits.topk(2).values
     ended = new[-1] in ends
     kept = new[:-1] if ended else new
+    while kept and not ended and tokenizer.decode(kept).endswith("\ufffd"):
+        kept = kept[:-1]
     logprobs = logits.log_softmax(-1)
     return Expected(
         messages=messages,
