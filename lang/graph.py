@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .holes import BORDER
 from .ir import Node
 from .prefix_tree import PrefixTree, TokenArray
 
@@ -176,6 +177,11 @@ class RequestGraph:
         """The token ids of a request's prompt; None where a value in it is not known yet."""
         tokens = self.tree.sequence(request.prompt)
         return None if request.error is not None or (tokens < 0).any() else tokens
+
+    def writer(self, mark: int) -> Request | None:
+        """The request on whose text the tokens at a mark depend; None where it is not in the graph."""
+        index = self.marks.get(mark, self.marks.get(mark + BORDER))
+        return None if index is None else self.requests[index]
 
     def errors(self) -> list[Request]:
         """The requests whose prompts cannot be encoded."""

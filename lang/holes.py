@@ -5,7 +5,7 @@ below 0 that stands for whatever comes there.
 
 A value that a model will write keeps its ids, so the runs of text around it are encoded as they will be: a filling of
 one known token shows them. Other text (a choice, a value inside an f-string) is encoded together with the text around
-it; there two fillings are tried, and only the tokens on which both agree count as known.
+it; there several fillings are tried, and only the tokens on which all agree count as known.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .prefix_tree import TokenArray, common_prefix
+from .prefix_tree import TokenArray
 from .prompt import Generated, Part, Prompt, Text, TurnBegin
 
-__all__ = ["Encode", "Hole", "HoleEncoder", "Path"]
+__all__ = ["BORDER", "Encode", "Hole", "HoleEncoder", "Path"]
 
 Encode: TypeAlias = Callable[[Prompt], Sequence[int]]
+
+BORDER = 1 << 30
+"""Taken from a hole's mark, it marks a stretch beside the hole whose tokens depend on it."""
 
 _ANY_TEXT = ("x", " 7\n")  # fillings as unlike as texts are: a letter, and a space, a digit and a line's end
 
@@ -33,12 +36,14 @@ class Hole:
     Attributes:
         mark: the id that stands for it, below 0; the same hole has the same one in every prompt.
         kept: whether it enters later prompts by its own ids, as what a model wrote does.
-        texts: two texts that it may be, where its ids are not kept.
+        texts: two or more texts that it may be, where its ids are not kept.
+        exact: whether it is one of `texts`; else a token beside it may be another one with another text.
     """
 
     mark: int
     kept: bool = True
-    texts: tuple[str, str] = _ANY_TEXT
+    texts: tuple[str, ...] = _ANY_TEXT
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,15 @@ class HoleEncoder:
         first = self.ids(self.filled(parts, 0))
         if not holes:
             return Path(first, raw=raw)
-        second = self.ids(self.filled(parts, 1))
+        count = max(2 if hole.kept else len(hole.texts) for hole in holes)
+        fillings = [first, *(self.ids(self.filled(parts, which)) for which in range(1, count))]
+        if all(np.array_equal(first, other) for other in fillings[1:]):
+            return Path(first)  # a template may leave out what stands in the history
         if all(hole.kept for hole in holes):
-            marked = self._marked(first, second, holes)
+            marked = self._marked(first, fillings[1], holes)
             if marked is not None:
                 return Path(marked, raw=raw)
-        return self._agreed(first, second, holes)
+        return self._agreed(fillings, holes)
 
     def continued(self, path: TokenArray, parts: Sequence[Part | Hole]) -> TokenArray | None:
         """The ids after the last hole of a prompt that begins with `path` and this hole; None where it does not.
@@ -110,19 +118,20 @@ class HoleEncoder:
         return ids
 
     def filled(self, parts: Sequence[Part | Hole], which: int) -> Prompt:
-        """The prompt with its holes filled in one (0) or the other (1) way."""
+        """The prompt with its holes filled in one of several ways, the first of which is 0."""
         return tuple(self._fill(part, which) if isinstance(part, Hole) else part for part in parts)
 
     def _fill(self, hole: Hole, which: int) -> Part:
-        return self._filling(which) if hole.kept else Generated(hole.texts[which])
+        return self._filling(which) if hole.kept else Generated(hole.texts[which % len(hole.texts)])
 
     def _filling(self, which: int) -> Generated:
         if self._fillings is None:
-            self._fillings = (self._one_token("x"), self._one_token("y"))
-        return self._fillings[which]
+            # Texts of different lengths: a template may look at them.
+            self._fillings = (self._one_token("x", "x"), self._one_token("y", "Yes, 12."))
+        return self._fillings[min(which, 1)]
 
-    def _one_token(self, text: str) -> Generated:
-        return Generated(text, (int(self._encode((Text(text),))[-1]),))
+    def _one_token(self, of: str, text: str) -> Generated:
+        return Generated(text, (int(self._encode((Text(of),))[-1]),))
 
     def _wild(self, first: TokenArray, second: TokenArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Where the one filling's ids have the first kept filling and the other's the second."""
@@ -140,28 +149,34 @@ class HoleEncoder:
         first[differ] = [hole.mark for hole in holes]
         return first
 
-    def _agreed(self, first: TokenArray, second: TokenArray, holes: Sequence[Hole]) -> Path:
-        """What both fillings begin and end with; all between is one hole."""
-        size = min(len(first), len(second))
-        before = self._agreement(first[:size], second[:size], holes)
-        front = len(before)
+    def _agreed(self, fillings: Sequence[TokenArray], holes: Sequence[Hole]) -> Path:
+        """What all fillings begin and end with; all between is one hole."""
+        size = min(map(len, fillings))
+        before = self._agreement([filling[:size] for filling in fillings], holes)
         rest = [hole for hole in holes if hole.mark not in before]
-        room = size - front
-        behind: TokenArray = self._agreement(first[::-1][:room], second[::-1][:room], rest[::-1])[::-1]
-        middle = min(len(first), len(second)) - front - len(behind)
+        room = size - len(before)
+        behind: TokenArray = self._agreement([f[::-1][:room] for f in fillings], rest[::-1])[::-1]
         inside = [hole for hole in rest if hole.mark not in behind]
-        mark = (inside or rest or holes)[0].mark
+        mark = inside[0].mark if inside else (rest or holes)[0].mark - BORDER
         tokens = np.concatenate([before, np.array([mark], np.int32), behind])
-        return Path(tokens, open_tokens=max(0, middle - len(inside)))
+        return Path(tokens, open_tokens=max(0, room - len(behind) - len(inside)))
 
-    def _agreement(self, first: TokenArray, second: TokenArray, holes: Sequence[Hole]) -> TokenArray:
-        """The common beginning, kept holes marked; it ends before the first hole whose ids are not kept."""
-        wild = self._wild(first, second)
-        length = common_prefix(np.where(wild, 0, first).astype(np.int32), np.where(wild, 0, second).astype(np.int32))
-        found = np.flatnonzero(wild[:length])
+    def _agreement(self, fillings: Sequence[TokenArray], holes: Sequence[Hole]) -> TokenArray:
+        """What fillings of one length begin with alike, kept holes marked, up to the first hole of another kind."""
+        first, *others = fillings
+        wild = self._wild(first, others[0])
+        length = min(_first_false((first == other) | self._wild(first, other)) for other in others)
         kept = next((i for i, hole in enumerate(holes) if not hole.kept), len(holes))
+        found = np.flatnonzero(wild[:length])
         if len(found) > kept:
             length, found = int(found[kept]), found[:kept]
+        ahead = holes[len(found) : len(found) + 1]
+        if ahead and not (ahead[0].kept or ahead[0].exact) and length > 0 and not wild[length - 1]:
+            length -= 1
         agreed: TokenArray = first[:length].copy()
         agreed[found] = [hole.mark for hole in holes[: len(found)]]
         return agreed
+
+
+def _first_false(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    return len(flags) if flags.all() else int(flags.argmin())

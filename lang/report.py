@@ -188,8 +188,8 @@ class _Outline:
                 shown.append(_snippet(graph.decode(run)))
             run = []
             if token is not None:
-                writer = graph.marks.get(token)
-                shown.append(f"‹{graph.requests[writer].name if writer is not None else 'value'}›")
+                writer = graph.writer(token)
+                shown.append(f"‹{'value' if writer is None else writer.name}›")
         return " ".join(shown)
 
 

@@ -81,7 +81,7 @@ def _steps(component: Mapping[str, Any] | None, inner: str) -> list[Mapping[str,
 
 def _is_local(normalizer: Mapping[str, Any]) -> bool:
     if normalizer["type"] == "Replace":
-        return normalizer["pattern"] == {"String": " "} and normalizer["content"] == "▁"
+        return bool(normalizer["pattern"] == {"String": " "} and normalizer["content"] == "▁")
     return normalizer["type"] in ("NFC", "NFD", "NFKC", "NFKD")
 
 
