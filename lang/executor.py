@@ -61,6 +61,9 @@ class Executor(Lifetime):
         task: the body, while it waits for a thread.
     """
 
+    launcher: Callable[[str], Callable[..., Any]] | None = None
+    """What a program that the body calls, by its name, is launched with instead of a `Launch` (`tracer.py`)."""
+
     def __init__(self, backend: Backend, *, stream: bool = False, parent: Executor | None = None) -> None:
         self.backend = backend
         self.stream = stream

@@ -26,6 +26,8 @@ from .primitives.gen import checked_sampling
 from .sampling import SamplingParams, split_sampling
 from .state import State
 from .stream import Defaults, Stream
+from .trace import Trace
+from .tracer import trace_call
 
 __all__ = ["Program", "function"]
 
@@ -53,7 +55,7 @@ class Program:
     ) -> None:
         self._fn = fn
         self._signature = _checked_signature(fn)
-        self.name = name or getattr(fn, "__name__", "program")
+        self.name = str(name or getattr(fn, "__name__", "program"))
         self.num_api_spec_tokens = num_api_spec_tokens
         self.sampling = sampling or SamplingParams()
         self.bound = dict(bound or {})
@@ -177,6 +179,25 @@ class Program:
             bound={**self.bound, **kwargs},
         )
 
+    def trace(self, *args: Any, **kwargs: Any) -> Trace:
+        """Runs the body on symbolic values and calls no backend: what the program asks for, before it runs.
+
+        The body's own side effects happen. Where it looks inside a value that only a run has, the trace ends with an
+        open end; what is recorded up to there is right.
+
+        Args:
+            *args: the program's arguments; those not given are symbolic, too.
+            **kwargs: the program's arguments and sampling parameters, as in `run`; and `arms=8` (unless the program
+                has such a parameter): where the body branches on a `select`, every choice is traced, up to so many
+                arms in all, each by a run of the body.
+
+        Raises:
+            TypeError: arguments that the program does not have.
+            what the body raises.
+        """
+        arms = 1 if "arms" in self._signature.parameters else kwargs.pop("arms", 1)
+        return trace_call(self, args, kwargs, arms=arms)
+
     def cache(self, backend: Backend | None = None) -> int:
         """Computes ahead the text that every run begins with: what comes before the first argument or `gen`.
 
@@ -227,7 +248,10 @@ class Program:
         stream: bool = False,
     ) -> Launch:
         call, body = self._prepare(args, kwargs, sampling)
-        return Launch(body, resolve_backend(backend), Defaults(call, self.sampling), stream=stream)
+        caller = current()
+        launch = Launch if caller is None or caller.launcher is None else caller.launcher(self.name)
+        made: Launch = launch(body, resolve_backend(backend), Defaults(call, self.sampling), stream=stream)
+        return made
 
     def _batch(
         self,
@@ -259,8 +283,9 @@ class Program:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         sampling: SamplingParams | Mapping[str, Any] | None,
+        missing: Callable[[str], Any] | None = None,
     ) -> tuple[SamplingParams, Callable[[State], Any]]:
-        """The call's sampling parameters, and the body with its arguments filled in."""
+        """The call's sampling parameters, and the body with its arguments filled in; those not given by `missing`."""
         said, rest = split_sampling(kwargs, reserved=self._signature.parameters)
         call = checked_sampling(said.said()).over(_as_sampling(sampling))
         self._refuse_bound(rest)
@@ -274,11 +299,30 @@ class Program:
                 rest[name] = value
             args = ()
         given = {**self.bound, **rest}
+        if missing is not None:
+            args, given = self._completed(args, given, missing)
         try:
             self._signature.bind(None, *args, **given)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
         return call, lambda state: self._fn(state, *args, **given)
+
+    def _completed(
+        self, args: tuple[Any, ...], given: dict[str, Any], missing: Callable[[str], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, and what `missing` makes for the required ones that are not among them."""
+        positional = [p for p in self._free() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+        args += tuple(missing(p.name) for p in positional[len(args) :] if p.default is p.empty)
+        taken = [p.name for p in self._free()[: len(args)]]
+        for parameter in self._free():
+            variadic = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+            required = parameter.default is parameter.empty and not variadic
+            if required and parameter.name not in taken and parameter.name not in given:
+                given[parameter.name] = missing(parameter.name)
+        return args, given
+
+    def _free(self) -> list[inspect.Parameter]:
+        return list(self._signature.parameters.values())[1:]
 
     def _parameters(self) -> list[str]:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
