@@ -23,6 +23,8 @@ from .prefix_tree import PrefixTree, TokenArray
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from .trace import OpenEnd
+
 __all__ = ["Lease", "Request", "RequestGraph"]
 
 
@@ -99,6 +101,7 @@ class RequestGraph:
 
     Attributes:
         requests: in the order in which their nodes were given.
+        decode: the text of ids, for people; None where the backend shows no tokenizer.
         order: indices of requests, depth first: one comes after all that it needs, and a subtree is finished before
             the next one begins as far as that allows.
         leases: the shared prefixes, each after its parent.
@@ -108,6 +111,8 @@ class RequestGraph:
         unit: what is counted: "tokens", or "bytes" where no tokenizer is known.
         kv_bytes_per_token: of the backend's cache, where it says so.
         known: per node of the tree, the tokens of its edge that are known ahead.
+        opens: of a plan, the number of a call and where its trace ended before the call does; what follows there is
+            not in the graph.
         seconds: how long the lowering took.
     """
 
@@ -121,6 +126,7 @@ class RequestGraph:
     order: list[int] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
+    opens: Sequence[tuple[int, OpenEnd]] = ()
     seconds: float = 0.0
 
     @cached_property

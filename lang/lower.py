@@ -27,11 +27,13 @@ from .ir import Node, Op, SelectCall, chain, expand, frontier
 from .order import plan_order
 from .prefix_tree import PrefixTree, common_prefix
 from .prompt import Generated, Part, Prompt, Text, TurnBegin, TurnEnd
+from .template import Piece, Template, Value
 
-__all__ = ["Pieces", "Written", "lower"]
+__all__ = ["Written", "lower"]
+
+_MANY_CHOICES = 4  # beyond them, not every choice is tried to see what depends on it
 
 Written: TypeAlias = Callable[[Node], "Generated | None"]
-Pieces: TypeAlias = Callable[[Node], "Sequence[Text | Node]"]
 
 
 def lower(
@@ -40,7 +42,6 @@ def lower(
     *,
     written: Written | None = None,
     items: Sequence[int] | None = None,
-    pieces: Pieces | None = None,
 ) -> RequestGraph:
     """Makes the graph of all requests that the nodes stand for.
 
@@ -50,14 +51,12 @@ def lower(
         written: the text of a generating node that has one already, else None; such a node on the way to another is
             known text. Without it no text is known.
         items: for each node the number of the call that it belongs to; all belong to one call when None.
-        pieces: what a TEXT node with data edges (of a trace) is made of: texts, and generating nodes where their
-            values stand.
 
     A prompt that cannot be encoded (`Request.error`) touches no other.
     """
     began = time.perf_counter()
     encode, unit = _counting(backend)
-    lowering = _Lowering(encode, written or (lambda node: None), pieces or _plain)
+    lowering = _Lowering(encode, written or (lambda node: None))
     if items is None:
         for node in nodes:
             lowering.add(node, 0)
@@ -82,13 +81,12 @@ def lower(
 class _Lowering:
     """The requests so far, and their tree."""
 
-    def __init__(self, encode: Encode, written: Written, pieces: Pieces) -> None:
+    def __init__(self, encode: Encode, written: Written) -> None:
         self.tree = PrefixTree()
         self.requests: list[Request] = []
         self._written = written
-        self._pieces = pieces
         self._encoder = HoleEncoder(encode)
-        self._holes: dict[Node, Hole] = {}
+        self._holes: dict[tuple[Node, str], Hole] = {}
         self._of: dict[Node, Request] = {}
         self._by_mark: dict[int, Request] = {}
         self._raw: set[Node] = set()  # those whose prompts are raw and free of other holes than kept ones
@@ -100,7 +98,7 @@ class _Lowering:
         request = Request(len(self.requests), node, item)
         self.requests.append(request)
         self._of[node] = request
-        request.needs = tuple(sorted({self._of[n].index for n in self._needs(node) if n in self._of}))
+        request.needs = tuple(sorted({self._of[n].index for n in frontier(node.prefix) if n in self._of}))
         try:
             if not self._follow(request):
                 self._encode(request)
@@ -110,17 +108,6 @@ class _Lowering:
     def marks(self) -> dict[int, int]:
         """Mark → index of the request whose text it stands for."""
         return {mark: request.index for mark, request in self._by_mark.items()}
-
-    def _needs(self, node: Node) -> list[Node]:
-        """The generating nodes that must have their text first."""
-        found = frontier(node.prefix)
-        step = node.prefix
-        while step is not None and not step.op.generates:
-            if step.op is Op.TEXT and step.data:
-                found += [n for n in step.data if n.op.generates]
-                found += [n for end in step.data if not end.op.generates for n in frontier(end)]
-            step = step.prefix
-        return found
 
     # --- raw text after a value -------------------------------------------------------------------------------------
 
@@ -189,8 +176,9 @@ class _Lowering:
         alone = self._encoder.ids(prompt)
         wholes = [self._encoder.ids((*prompt, Text(choice))) for choice in call.choices]
         start = min([len(alone), *(common_prefix(alone, whole) for whole in wholes)])
-        # The path may be shorter than the filled prompt: an open stretch of it is one mark. Ends correspond.
-        shared = path.tokens[: max(0, len(path.tokens) - (len(alone) - start))]
+        # The path may be shorter than the filled prompt, whose open stretch is one mark; what follows it corresponds.
+        behind = int((path.tokens[::-1] < 0).argmax()) if (path.tokens < 0).any() else len(path.tokens)
+        shared = path.tokens[: len(path.tokens) - min(len(alone) - start, behind)]
         request.prompt = self.tree.insert(shared)
         request.ends = tuple(self.tree.insert(whole[start:], request.prompt) for whole in wholes)
         request.prompt_tokens = int(np.count_nonzero(shared >= 0)) + sum(len(whole) - start for whole in wholes)
@@ -200,8 +188,10 @@ class _Lowering:
         parts: list[Part | Hole] = []
         for node in chain(tip):
             for step in expand(node):
-                if step.op is Op.TEXT:
-                    parts += [step.payload] if not step.data else map(self._part, self._pieces(step))
+                if isinstance(step.payload, Template):
+                    parts += [self._piece(piece, step.payload.special) for piece in step.payload.pieces]
+                elif step.op is Op.TEXT:
+                    parts.append(step.payload)
                 elif step.op.generates:
                     parts.append(self._value(step))
                 elif step.op is Op.TURN_BEGIN:
@@ -210,12 +200,17 @@ class _Lowering:
                     parts.append(TurnEnd())
         return parts
 
-    def _part(self, piece: Text | Node) -> Part | Hole:
-        """A piece of a text that holds values: inside a text, a value is text like any other."""
-        if isinstance(piece, Text):
-            return piece
-        written = self._written(piece)
-        return self._hole(piece, kept=False) if written is None else Text(written.text)
+    def _piece(self, piece: Piece, special: bool) -> Part | Hole:
+        """A piece of a text that holds values; a value in it is text like any other."""
+        if isinstance(piece, str):
+            return Text(piece, special)
+        values = list(piece.values())
+        makers = [value.node for value in values if value.node.op.generates]
+        if isinstance(piece, Value) and makers and not (piece.steps or piece.spec or piece.conversion in ("r", "a")):
+            written = self._written(piece.node)
+            if written is not None:
+                return Text(written.text, special)
+        return self._hole(makers[0] if makers else values[0].node, str(piece))
 
     def _value(self, node: Node) -> Part | Hole:
         written = self._written(node)
@@ -223,30 +218,29 @@ class _Lowering:
             return written
         if _silent(node):
             return Generated("")
-        return self._hole(node, kept=node.op is Op.GEN)
+        return self._hole(node)
 
-    def _hole(self, node: Node, kept: bool = True) -> Hole:
-        hole = self._holes.get(node)
+    def _hole(self, node: Node, insert: str = "") -> Hole:
+        """The hole for what a node writes; for a value in a text, by its spelling (`insert`)."""
+        hole = self._holes.get((node, insert))
         if hole is None:
-            hole = self._holes[node] = Hole(-1 - len(self._holes))
+            hole = self._holes[node, insert] = self._new_hole(-1 - len(self._holes), node, insert)
             if node in self._of:
                 self._by_mark[hole.mark] = self._of[node]
-        if kept:
-            return hole
-        if node.op is Op.SELECT:
-            call: SelectCall = node.payload
-            return Hole(hole.mark, False, (call.choices[0], call.choices[-1]))
-        return Hole(hole.mark, False)
+        return hole
+
+    def _new_hole(self, mark: int, node: Node, insert: str) -> Hole:
+        if node.op is not Op.SELECT:
+            return Hole(mark, kept=not insert)
+        call: SelectCall = node.payload
+        few = len(call.choices) <= _MANY_CHOICES
+        texts = call.choices if few else (*call.choices[: _MANY_CHOICES - 1], call.choices[-1])
+        return Hole(mark, False, texts if len(texts) > 1 else texts * 2, exact=few)
 
 
 def _silent(node: Node) -> bool:
     """Whether the node's text is empty by request, so that what stands around it is one run of text."""
     return node.op is Op.GEN and node.payload.sampling.max_tokens == 0
-
-
-def _plain(node: Node) -> Sequence[Text | Node]:
-    """A text with data edges whose pieces nobody can tell: its text, then the values."""
-    return (node.payload, *(n for n in node.data if n.op.generates))
 
 
 # --- what is counted ------------------------------------------------------------------------------------------------
@@ -268,7 +262,13 @@ def _tokens(backend: Backend, prompt: Prompt) -> Sequence[int]:
 
 
 def _bytes(prompt: Prompt) -> Sequence[int]:
-    return chatml(prompt).encode("utf-8", "surrogatepass")
+    """The prompt in UTF-8, its roles in ChatML; kept ids stand as they are."""
+    return b"".join(
+        bytes(part.token_ids)
+        if isinstance(part, Generated) and part.token_ids is not None
+        else chatml((part,)).encode("utf-8", "surrogatepass")
+        for part in prompt
+    )
 
 
 def _utf8(ids: Sequence[int]) -> str:

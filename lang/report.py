@@ -56,6 +56,9 @@ def _totals(graph: RequestGraph) -> Iterator[str]:
         yield "no tokenizer is known: bytes are counted; give plan(…, backend=…) the backend that will run it"
     if graph.open_tokens:
         yield f"not counted: about {graph.open_tokens:,} {unit} of text whose borders depend on values"
+    if graph.opens:
+        calls = len({number for number, _ in graph.opens})
+        yield f"{_count(calls, 'call')} not planned to the end; {graph.opens[0][1]}"
     errors = graph.errors()
     if errors:
         first = errors[0]
