@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from .arguments import as_sampling, checked_signature
 from .backend import Backend
 from .batch import Batch, BatchItem
 from .calls import UnstartedCall
 from .default_backend import resolve_backend
-from .errors import DuplicateArgumentError, ProgramError
+from .errors import DuplicateArgumentError
 from .executor import current
 from .launch import Launch
 from .prefix import constant_prefix
@@ -29,9 +30,10 @@ from .stream import Defaults, Stream
 from .trace import Trace
 from .tracer import trace_call
 
-__all__ = ["Program", "function"]
+if TYPE_CHECKING:
+    from .graph import RequestGraph
 
-_TAKEN = frozenset({"backend", "sampling", "stream"})
+__all__ = ["Program", "function"]
 
 
 class Program:
@@ -54,7 +56,7 @@ class Program:
         bound: Mapping[str, Any] | None = None,
     ) -> None:
         self._fn = fn
-        self._signature = _checked_signature(fn)
+        self._signature = checked_signature(fn)
         self.name = str(name or getattr(fn, "__name__", "program"))
         self.num_api_spec_tokens = num_api_spec_tokens
         self.sampling = sampling or SamplingParams()
@@ -198,6 +200,30 @@ class Program:
         arms = 1 if "arms" in self._signature.parameters else kwargs.pop("arms", 1)
         return trace_call(self, args, kwargs, arms=arms)
 
+    def plan(
+        self,
+        batch: Iterable[BatchItem] | BatchItem = (),
+        backend: Backend | None = None,
+        *,
+        sampling: SamplingParams | Mapping[str, Any] | None = None,
+    ) -> RequestGraph:
+        """What a batch of calls will ask for, as one graph to `print` or `explain()`: what they share and cost.
+
+        Asks no model. Every call is traced (see `trace`); arguments that are not given are symbolic.
+
+        Args:
+            batch: as for `run_batch`; a dict or tuple alone is a batch of one, nothing is one call without arguments.
+            backend: whose tokenizer counts; without one, UTF-8 bytes are counted.
+            sampling: sampling parameters for every call.
+
+        Raises:
+            TypeError: an item that is neither a dict nor a tuple, or arguments that the program does not have.
+            what a body raises.
+        """
+        from .plan import plan  # numpy and rich come with it
+
+        return plan(self, batch, backend, sampling)
+
     def cache(self, backend: Backend | None = None) -> int:
         """Computes ahead the text that every run begins with: what comes before the first argument or `gen`.
 
@@ -262,7 +288,7 @@ class Program:
         **options: Any,
     ) -> Batch:
         resolved = resolve_backend(backend)
-        shared = checked_sampling(keywords).over(_as_sampling(sampling))
+        shared = checked_sampling(keywords).over(as_sampling(sampling))
 
         def launch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch:
             try:
@@ -287,7 +313,7 @@ class Program:
     ) -> tuple[SamplingParams, Callable[[State], Any]]:
         """The call's sampling parameters, and the body with its arguments filled in; those not given by `missing`."""
         said, rest = split_sampling(kwargs, reserved=self._signature.parameters)
-        call = checked_sampling(said.said()).over(_as_sampling(sampling))
+        call = checked_sampling(said.said()).over(as_sampling(sampling))
         self._refuse_bound(rest)
         free = [name for name in self._parameters() if name not in self.bound]
         if self.bound and args:  # positions count the parameters that are still free
@@ -369,30 +395,3 @@ def function(
     if fn is not None:
         return Program(fn, name=name, num_api_spec_tokens=num_api_spec_tokens, sampling=defaults)
     return lambda fn: Program(fn, name=name, num_api_spec_tokens=num_api_spec_tokens, sampling=defaults)
-
-
-def _checked_signature(fn: Callable[..., Any]) -> inspect.Signature:
-    """The signature; raises where the function cannot be a body."""
-    if not callable(fn):
-        raise TypeError(f"@function takes a Python function, not a {type(fn).__name__}: {fn!r}")
-    name = getattr(fn, "__name__", repr(fn))
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TypeError(f"@function: {name} must be a plain `def` without yield; run it with `await {name}.arun(...)`")
-    signature = inspect.signature(fn)
-    parameters = list(signature.parameters.values())
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not parameters or parameters[0].kind not in positional:
-        raise TypeError(f"@function: {name} needs a first parameter that receives the state: def {name}(s, ...)")
-    for taken in sorted(_TAKEN & signature.parameters.keys()):
-        raise ProgramError(f"@function: {name} has a parameter {taken!r}, which `run` takes itself; rename it")
-    return signature
-
-
-def _as_sampling(sampling: SamplingParams | Mapping[str, Any] | None) -> SamplingParams:
-    if sampling is None:
-        return SamplingParams()
-    if isinstance(sampling, SamplingParams):
-        return checked_sampling(sampling.said())
-    if isinstance(sampling, Mapping):
-        return checked_sampling(sampling)
-    raise TypeError(f"sampling={sampling!r} is a {type(sampling).__name__}; give SamplingParams(...) or a dict")

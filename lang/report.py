@@ -9,14 +9,17 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text as RichText
 from rich.tree import Tree
 
-from .graph import Request, RequestGraph
 from .ir import Op
+
+if TYPE_CHECKING:
+    from .graph import Request, RequestGraph
 
 __all__ = ["explain", "summary"]
 
