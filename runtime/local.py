@@ -231,6 +231,11 @@ class LocalRuntime(DirectCalls):
         """Most tokens of prompt and output together."""
         return self._runner.context_length
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        return self._runner.kv_bytes_per_token
+
     def stats(self) -> RuntimeStats:
         """What the engine holds now and has done since the start; token counts, seconds, shares."""
         return self._engine.stats()
