@@ -103,6 +103,10 @@ class Executor(Lifetime):
             _current.reset(token)
         self.end_body(value, error)
 
+    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as its body is to be run here: as it is."""
+        return function
+
     def end_body(self, value: Any = None, error: BaseException | None = None) -> None:
         """The body is over. After an error everything that the program still waits for is cancelled."""
         with self.changed:

@@ -331,7 +331,7 @@ class Program:
             self._signature.bind(None, *args, **given)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
-        return call, lambda state: self._fn(state, *args, **given)
+        return call, lambda state: state._stream.executor.watched(self._fn)(state, *args, **given)
 
     def _completed(
         self, args: tuple[Any, ...], given: dict[str, Any], missing: Callable[[str], Any]

@@ -19,7 +19,7 @@ from .bindings import Answer, Binding, Cell, Plain, Reasoning
 from .errors import CancelledError, ProgramError
 from .executor import Executor, current, start_calls_of_caller
 from .frames import user_site
-from .ir import Branch, Node, Op, expand, prompt_of
+from .ir import Branch, Node, Op, expand, frontier, prompt_of
 from .launch import Launch
 from .marks import Marks
 from .prompt import Generated, Prompt, Text, TurnBegin
@@ -28,11 +28,14 @@ from .stream import Defaults, Stream
 from .symbols import FirstOf, SideSymbol, SymbolCell
 from .template import Template, Value
 from .var import Arg, Var
+from .watch import is_watchable, watched
 
 if TYPE_CHECKING:
     from .tracer import Tracer
 
-__all__ = ["OpenEndReached", "TraceExecutor", "TraceStream"]
+__all__ = ["BLIND", "OpenEndReached", "TraceExecutor", "TraceStream"]
+
+BLIND = "reads a value, and what the body does with it cannot be watched, because its source is not there"
 
 
 class OpenEndReached(BaseException):
@@ -50,6 +53,7 @@ class TraceExecutor(Executor):
     Attributes:
         ended: what ended the trace of this program, or None.
         forgiving: whether an unknown variable is taken for one.
+        blind: whether the body cannot be watched (`watch.py`).
     """
 
     def __init__(self, tracer: Tracer, program: str, parent: Executor | None = None) -> None:
@@ -58,7 +62,14 @@ class TraceExecutor(Executor):
         self.program = program
         self.ended: OpenEndReached | None = None
         self.forgiving: bool = isinstance(parent, TraceExecutor) and parent.forgiving
+        self.blind = False
         self.launcher = lambda name: partial(TraceLaunch, tracer, name)
+
+    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function's twin that is watched; without one, reading a value opens."""
+        if not is_watchable(function):
+            self.blind = True
+        return watched(function)
 
     def add(self, node: Node) -> Cell:
         """A generating node has its symbol at once."""
@@ -68,6 +79,8 @@ class TraceExecutor(Executor):
 
     def prompt(self, tip: Node | None) -> Prompt:
         """The prompt with marks where values are."""
+        if self.blind and frontier(tip):
+            self.tracer.open(None, BLIND)
         parts = prompt_of(tip, self._written)
         return tuple(
             Text(self.tracer.marked(part), part.special) if isinstance(part, Template) else part for part in parts
@@ -150,6 +163,8 @@ class TraceStream(Stream):
         binding = super().lookup(name)
         if binding is not None:
             self._tracer.notes.read(binding)
+            if self.executor.blind and not isinstance(binding, Plain):
+                self._tracer.open(name, BLIND)
         return binding
 
     def unknown(self, name: str) -> BaseException | None:

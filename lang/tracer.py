@@ -12,7 +12,7 @@ that the body calls is traced here and now.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -26,8 +26,9 @@ from .state import State
 from .stream import Defaults
 from .template import Piece, Template, Value
 from .trace import OpenEnd, Trace
-from .traced import OpenEndReached, TraceExecutor, TraceStream
+from .traced import BLIND, OpenEndReached, TraceExecutor, TraceStream
 from .var import Arg, Var, names_of
+from .watch import is_watchable
 
 if TYPE_CHECKING:
     from .program import Program
@@ -101,13 +102,19 @@ class Tracer:
         executor.forgiving = forgiving
         state = State(TraceStream(executor, Defaults(call, program.sampling)))
         executor.open()
-        executor.run_body(partial(body, state))
+        executor.run_body(partial(self._begin, program, body, state))
         error = self.undecided or executor.error(state._stream.tip)
         if isinstance(error, UnknownVariableError):
             self._explain(program, args, kwargs, executor, error)
         elif error is not None:
             raise error
         return executor, state
+
+    def _begin(self, program: Program, body: Callable[[State], Any], state: State) -> Any:
+        arguments = [node.payload for node in self.nodes if node.op is Op.ARGUMENT]
+        if arguments and not is_watchable(program._fn):
+            self.open(arguments[0], BLIND)
+        return body(state)
 
     def argument(self, name: str) -> Arg:
         """A symbol for an argument that was not given."""

@@ -76,7 +76,7 @@ class Var(str):
 
     def __rmod__(self, template: Any) -> Any:
         """`"%s" % value`: only plain `%s`; a width would count the mark."""
-        return formatted_by_percent(template, self, self._opener)
+        return formatted_by_percent(template, self, self)
 
     def join(self, items: Iterable[str]) -> Any:
         """Text with this one between."""
@@ -94,8 +94,9 @@ class Var(str):
     def _shaped(self, conversion: str, spec: str) -> Var:
         pieces = self._pieces()
         insert: Insert = Shaped(pieces, conversion, spec)
-        if len(pieces) == 1 and isinstance(pieces[0], Value) and not (pieces[0].conversion or pieces[0].spec):
-            insert = dataclasses.replace(pieces[0], conversion=conversion, spec=spec)
+        alone = pieces[0] if len(pieces) == 1 else None
+        if isinstance(alone, Value) and not (alone.spec or (conversion and alone.conversion)):
+            insert = dataclasses.replace(alone, conversion=conversion or alone.conversion, spec=spec)
         if spec and not isinstance(self, Arg):
             _check_spec("", spec, names_of(pieces), "text")
         return self._with(self._opener.marks.mark(insert))
@@ -192,12 +193,12 @@ def names_of(pieces: Iterable[Piece]) -> str | None:
     return ", ".join(dict.fromkeys(names)) or None
 
 
-def formatted_by_percent(template: str, values: Any, opener: Opener) -> Any:
-    """`template % values`, where some of the values are symbolic."""
+def formatted_by_percent(template: str, values: Any, first: Var | Typed) -> Any:
+    """`template % values`, where some of the values are symbolic; `first` is the first of these."""
     plain = template.replace("%%", "")
     if plain.count("%") != plain.count("%s") + plain.count("%r"):
-        opener.open(None, f"formats with {template!r}: with values that are not known yet only %s and %r are certain")
-    return Var.over(str.__mod__(template, (values,) if isinstance(values, str) else values), opener)
+        first._look(f"formats it by {template!r}; without its text, only %s and %r are certain")
+    return Var.over(str.__mod__(template, (values,) if isinstance(values, str) else values), first._opener)
 
 
 def _plain(text: str) -> str:
@@ -260,7 +261,8 @@ _WORDS = {
     "__gt__": "compares it", "__ge__": "compares it", "__contains__": "looks for something in it",
     "__len__": "takes its length", "__iter__": "iterates over it", "__getitem__": "indexes it",
     "__bool__": "branches on it", "__hash__": "takes its hash, as for a dict's key or a set",
-    "__int__": "converts it to int", "__float__": "converts it to float", "__index__": "uses it as a number", "__complex__": "converts it to a number",
+    "__int__": "converts it to int", "__float__": "converts it to float", "__index__": "uses it as a number",
+    "__complex__": "converts it to a number",
 }  # fmt: skip
 
 
