@@ -19,7 +19,7 @@ Where tokens, locks and rows go, and who has them when, is `placement.py`.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .batch import RowUpdate
@@ -96,17 +96,21 @@ class Scheduler:
         self.config = config
         self.counters = counters
         self.placement = Placement(config, num_slots=num_slots, num_rows=num_rows)
+        self.leases = self.placement.leases
         self.waiting = WaitingQueue(config, self.placement.peek)
         self.running: list[Sequence] = []  # the most important first
         self._begin = begin
         self._arrivals = 0
         self._stalled_steps = 0
 
-    def add(self, seq: Sequence) -> None:
-        """A new sequence waits."""
-        seq.arrival = self._arrivals
-        self._arrivals += 1
-        self.waiting.add(seq)
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """New sequences wait; those of one graph that come together are leased together."""
+        sequences = list(sequences)
+        for seq in sequences:
+            seq.arrival = self._arrivals
+            self._arrivals += 1
+            self.waiting.add(seq)
+        self.leases.submitted(sequences)
 
     def remove(self, seq: Sequence) -> None:
         """The sequence is over, wherever it stands; what it computed stays in the tree."""
@@ -116,6 +120,7 @@ class Scheduler:
             if seq.kv_len >= len(seq.prompt_ids):
                 seq.ran_to = max(seq.ran_to, len(seq.prompt_ids))
             self._stop(seq)
+        self.leases.ended(seq)
         self._count_prompt(seq)
         seq.state = SequenceState.FINISHED
 
@@ -225,16 +230,29 @@ class Scheduler:
                 if not self._begin(seq):
                     continue
             slots = self.placement.attach(seq)
-            if self.running and reserved + self._reserve(seq) > self.placement.available:
+            wanted = reserved + self._reserve(seq)
+            if self.running and wanted > self.placement.available:
                 self.placement.detach(seq)
                 plan.admitting = False  # whoever is next waits for room, so that nobody smaller takes it for ever
                 return
+            if self._better_later(seq, wanted):
+                self.placement.detach(seq)
+                self.waiting.hold_graphs()
+                continue
             self.waiting.admitted(seq)
+            self.leases.admitted(seq)
             seq.state = SequenceState.RUNNING
             bisect.insort(self.running, seq, key=_importance)
             self.placement.start(seq, slots)
             self._plan_chunk(seq, plan)
             reserved += self._reserve(seq)
+
+    def _better_later(self, seq: Sequence, wanted: int) -> bool:
+        """Whether a graph's sequence waits until others finish, since what it wants now would cost leased prefixes."""
+        if seq.graph is None or not self.config.leases or self.waiting.overdue:
+            return False
+        least = min((other.priority for other in self.running), default=seq.priority - 1)
+        return seq.priority <= least and not self.placement.make_room(wanted)
 
     def _reserve(self, seq: Sequence) -> int:
         """The slots that a running sequence will want soon: the rest of its prefill, and some to decode."""
@@ -247,6 +265,7 @@ class Scheduler:
         seq.state = SequenceState.WAITING
         self.counters.preemptions += 1
         self.waiting.add(seq)
+        self.leases.waits(seq)
 
     def _stop(self, seq: Sequence) -> None:
         self.running.remove(seq)
@@ -260,5 +279,5 @@ class Scheduler:
         self.counters.cached_tokens += seq.cached_tokens
 
 
-def _importance(seq: Sequence) -> tuple[int, int]:
-    return -seq.priority, seq.arrival
+def _importance(seq: Sequence) -> tuple[int, tuple[int, int]]:
+    return -seq.priority, seq.rank
