@@ -119,13 +119,18 @@ class Reference:
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
         self._known: dict[str, Expected] = {}
 
+    def prompt_ids(self, messages: list[dict[str, str]]) -> list[int]:
+        """A conversation as transformers renders and encodes it."""
+        ids: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return ids
+
     def expected(self, messages: list[dict[str, str]]) -> Expected:
         """The greedy continuation of a conversation, computed once."""
         import torch
 
         key = repr(messages)
         if key not in self._known:
-            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            ids = self.prompt_ids(messages)
             out = self.model.generate(
                 torch.tensor([ids], device=self.model.device),
                 attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=self.model.device),
