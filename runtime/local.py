@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from ..prompt import EncodedPrompt, Prompt
 from ..sampling import SamplingParams
 from . import hub
 from .assembly import SequenceMaker, deadline_of, engine_config, make_runner, read_json, shut_down
+from .budget import check_budget
 from .config import RuntimeConfig
 from .defaults import model_defaults, resolve_sampling
 from .detokenizer import TextStream
@@ -141,6 +143,7 @@ class LocalRuntime(DirectCalls):
                 that compiles slowly fails through the handle.)
         """
         self._check_alive()
+        check_budget(sampling, constraint, lambda: self.vocabulary)
         encoded = self._encode(prompt)
         ids = list(encoded.token_ids)
         samples = resolve_sampling(
@@ -230,6 +233,11 @@ class LocalRuntime(DirectCalls):
     def context_length(self) -> int:
         """Most tokens of prompt and output together."""
         return self._runner.context_length
+
+    @cached_property
+    def vocabulary(self) -> frozenset[bytes]:
+        """What the tokens spell: for checks ahead of a run."""
+        return frozenset(self._tokenizer.all_token_bytes())
 
     @property
     def kv_bytes_per_token(self) -> int:
