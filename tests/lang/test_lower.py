@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from chat_tokenizers import STYLES, TEMPLATES, make
@@ -289,6 +291,17 @@ def test_errors_of_other_kinds_are_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         lower([gen("a", text("H"))], Broken())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        lower([gen("a", text("H"))])
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_a_later_raw_prompt_is_not_encoded_from_its_beginning() -> None:
