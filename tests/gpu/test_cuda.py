@@ -133,7 +133,7 @@ def test_a_program_with_a_fork_and_a_schema() -> None:
         with s.fork(3) as branches:
             branches += assistant(gen("city", schema=dict[str, int], max_tokens=40, temperature=0))
 
-    with LocalRuntime(device="cuda", check_invariants=True) as runtime:
+    with LocalRuntime(device="cuda", kv_tokens=20_000, check_invariants=True) as runtime:
         state = plan.run(backend=runtime)
         assert state["city"][0] == state["city"][1] == state["city"][2]
         assert all(isinstance(n, int) for n in state["city"][0].values())
