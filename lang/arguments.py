@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import ProgramError
-from .primitives.gen import checked_sampling
 from .sampling import SamplingParams
 
 __all__ = ["as_sampling", "checked_signature"]
@@ -41,7 +40,7 @@ def as_sampling(sampling: SamplingParams | Mapping[str, Any] | None) -> Sampling
     if sampling is None:
         return SamplingParams()
     if isinstance(sampling, SamplingParams):
-        return checked_sampling(sampling.said())
+        return SamplingParams.of(**sampling.said())
     if isinstance(sampling, Mapping):
-        return checked_sampling(sampling)
+        return SamplingParams.of(**sampling)
     raise TypeError(f"sampling={sampling!r} is a {type(sampling).__name__}; give SamplingParams(...) or a dict")

@@ -47,7 +47,8 @@ class Meta(Mapping[str, Any]):
     Attributes:
         finish_reason: `"stop"`, `"length"`, `"cancelled"` or `"error"`.
         matched_stop: the stop string, the stop pattern's match or the stop token id that ended it, else None.
-        prompt_tokens: tokens before the value, cached ones included.
+        prompt_tokens: tokens before the value, cached ones included. With token healing, the first token of the value
+            may begin with the prompt's last bytes; tokens that spell nothing beyond these count here.
         cached_tokens: those of them that were served from the prefix cache.
         completion_tokens: generated tokens, without the end token.
         forced_tokens: those of them that the grammar left no choice about.
@@ -108,6 +109,7 @@ class Generation:
     Attributes:
         text: the generated text, without the end token and (unless kept) the stop.
         token_ids: the ids that spell `text`, as sampled; empty where the backend has none.
+        replaced: ids at the end of the prompt that `token_ids` spell anew, before `text` (token healing).
         value: the text converted by the constraint (`Constraint.parse`), else the text. A backend leaves it None:
             whoever asked converts, on its own thread, since a type's validators are the user's code.
         meta: what is known about it.
@@ -119,6 +121,7 @@ class Generation:
     value: Any = None
     meta: Meta = field(default_factory=Meta)
     error: Exception | None = None
+    replaced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from .errors import DuplicateArgumentError
 from .executor import current
 from .launch import Launch
 from .prefix import constant_prefix
-from .primitives.gen import checked_sampling
 from .sampling import SamplingParams, split_sampling
 from .state import State
 from .stream import Defaults, Stream
@@ -288,7 +287,7 @@ class Program:
         **options: Any,
     ) -> Batch:
         resolved = resolve_backend(backend)
-        shared = checked_sampling(keywords).over(as_sampling(sampling))
+        shared = SamplingParams.of(**keywords).over(as_sampling(sampling))
 
         def launch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch:
             try:
@@ -313,7 +312,7 @@ class Program:
     ) -> tuple[SamplingParams, Callable[[State], Any]]:
         """The call's sampling parameters, and the body with its arguments filled in; those not given by `missing`."""
         said, rest = split_sampling(kwargs, reserved=self._signature.parameters)
-        call = checked_sampling(said.said()).over(as_sampling(sampling))
+        call = SamplingParams.of(**said.said()).over(as_sampling(sampling))
         self._refuse_bound(rest)
         free = [name for name in self._parameters() if name not in self.bound]
         if self.bound and args:  # positions count the parameters that are still free
@@ -391,7 +390,7 @@ def function(
         TypeError: not a plain function with a parameter for the state, or an unknown keyword.
         SamplingError: a default out of its range.
     """
-    defaults = checked_sampling(sampling)
+    defaults = SamplingParams.of(**sampling)
     if fn is not None:
         return Program(fn, name=name, num_api_spec_tokens=num_api_spec_tokens, sampling=defaults)
     return lambda fn: Program(fn, name=name, num_api_spec_tokens=num_api_spec_tokens, sampling=defaults)

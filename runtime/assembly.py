@@ -19,6 +19,7 @@ from .detokenizer import TextStream
 from .device import resolve_device
 from .engine import Engine, EngineConfig
 from .grammar import CompiledGrammar, GrammarCompiler
+from .healing import Healed, Healer
 from .model_runner import ModelRunner, kv_slots_that_fit
 from .models import load_model, model_config, resolve_dtype
 from .request import ResolvedSampling, Sequence
@@ -38,27 +39,33 @@ class SequenceMaker:
         sinks: Seq[TextStream],
         sampling: SamplingParams,
         logprob_start: int | None,
+        healing: tuple[Healed, Healer] | None = None,
     ) -> None:
         self._ids, self._samples, self._collector, self._sinks = ids, samples, collector, sinks
         self._priority = sampling.priority or 0
         self._deadline = deadline_of(sampling)
         self._logprob_start = logprob_start
+        self._healing = healing
 
     def __call__(self, grammar: CompiledGrammar | None) -> list[Sequence]:
         """One sequence per sample, each with a matcher of its own."""
-        return [
-            Sequence(
-                self._ids,
-                sample,
-                self._collector,
-                sink=sink,
-                matcher=None if grammar is None else grammar.matcher(),
-                logprob_start=self._logprob_start,
-                priority=self._priority,
-                deadline=self._deadline,
-            )
-            for sample, sink in zip(self._samples, self._sinks)
-        ]
+        return [self._one(sample, sink, grammar) for sample, sink in zip(self._samples, self._sinks)]
+
+    def _one(self, sample: ResolvedSampling, sink: TextStream, grammar: CompiledGrammar | None) -> Sequence:
+        seq = Sequence(
+            self._ids,
+            sample,
+            self._collector,
+            sink=sink,
+            matcher=None if grammar is None else grammar.matcher(),
+            logprob_start=self._logprob_start,
+            priority=self._priority,
+            deadline=self._deadline,
+        )
+        if self._healing is not None:
+            healed, healer = self._healing
+            healer.begin(seq, healed)
+        return seq
 
 
 def deadline_of(sampling: SamplingParams) -> float | None:

@@ -30,6 +30,7 @@ from .detokenizer import TextStream
 from .direct import DirectCalls
 from .engine import Engine
 from .grammar import CompiledGrammar, GrammarCompiler
+from .healing import Healed, HealedStream, Healer
 from .inputs import PromptInput
 from .request import ResolvedSampling, Sequence
 from .results import Collector, generations, scores
@@ -117,6 +118,7 @@ class LocalRuntime(DirectCalls):
             hf_tokenizer=self._tokenizer.hf,
             special_ids=frozenset(i for i in range(self._tokenizer.vocab_size) if self._tokenizer.is_special(i)),
         )
+        self._healer = Healer(self._tokenizer, self._runner.vocab_size)
         self._engine = Engine(self._runner, engine_config(self.config))
         self._engine.start()
         # Runs once: at `close`, when the last reference goes, or at the interpreter's end.
@@ -155,8 +157,12 @@ class LocalRuntime(DirectCalls):
             end_ids=self._end_ids,
             seed=self._next_seed(),
         )
+        healed = self._healer.heal(prompt, ids, sampling) if samples[0].max_tokens else None
+        if healed is not None:
+            ids = list(healed.ids)
+            constraint = None if constraint is None else healed.constrained(constraint)
         at_start = all(i in self._tokenizer.bos_ids for i in ids)
-        sinks = [self._sink(sampling, i, on_text, at_start) for i in range(len(samples))]
+        sinks = [self._sink(sampling, i, on_text, at_start, healed) for i in range(len(samples))]
         collector = Collector(
             len(samples),
             lambda results: generations(
@@ -171,7 +177,9 @@ class LocalRuntime(DirectCalls):
             ),
         )
         start = sampling.logprob_start_len
-        make = SequenceMaker(ids, samples, collector, sinks, sampling, None if start is None else min(start, len(ids)))
+        healing = None if healed is None else (healed, self._healer)
+        start = None if start is None else min(start, len(ids))
+        make = SequenceMaker(ids, samples, collector, sinks, sampling, start, healing)
         if constraint is None:
             self._start(collector, make(None))
         else:
@@ -301,16 +309,19 @@ class LocalRuntime(DirectCalls):
         with self._lock:
             return self._seeds.getrandbits(62)
 
-    def _sink(self, sampling: SamplingParams, index: int, on_text: OnText | None, at_start: bool) -> TextStream:
-        return TextStream(
-            self._tokenizer,
-            stop=sampling.stop or (),
-            stop_regex=sampling.stop_regex or (),
-            keep_stop=bool(sampling.keep_stop),
-            min_tokens=sampling.min_tokens or 0,
-            on_text=None if on_text is None else lambda piece: on_text(index, piece),
-            at_start=at_start,
-        )
+    def _sink(
+        self, sampling: SamplingParams, index: int, on_text: OnText | None, at_start: bool, healed: Healed | None
+    ) -> TextStream:
+        options: dict[str, Any] = {
+            "stop": sampling.stop or (),
+            "stop_regex": sampling.stop_regex or (),
+            "keep_stop": bool(sampling.keep_stop),
+            "min_tokens": sampling.min_tokens or 0,
+            "on_text": None if on_text is None else lambda piece: on_text(index, piece),
+        }
+        if healed is not None:
+            return HealedStream(self._tokenizer, healed, **options)
+        return TextStream(self._tokenizer, at_start=at_start, **options)
 
     def _score_sequence(
         self, ids: list[int], start: int, end: bool, sampling: SamplingParams, collector: Collector[list[Score]]

@@ -214,7 +214,7 @@ def test_sglang_spellings_of_gen(alias, name):
         p.run({alias: True, name: True}, backend=mock)
 
 
-@pytest.mark.parametrize("name", ["any_order", "validate", "on_budget", "thinking", "token_healing", "tools"])
+@pytest.mark.parametrize("name", ["any_order", "validate", "on_budget", "thinking", "tools"])
 def test_arguments_of_later_versions_are_refused_by_name(name):
     value = {"validate": print, "on_budget": "close", "tools": [print]}.get(name, True)
     with pytest.raises(errors.UnsupportedError, match=name):
