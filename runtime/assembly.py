@@ -105,6 +105,7 @@ def engine_config(config: RuntimeConfig) -> EngineConfig:
         prefill_chunk=config.prefill_chunk,
         policy=config.policy,
         prefix_cache=config.prefix_cache,
+        leases=config.leases,
         forced_runs=config.forced_runs,
         check_invariants=config.check_invariants,
     )

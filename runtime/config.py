@@ -35,6 +35,7 @@ class RuntimeConfig:
     prefill_chunk: int = 8192
     policy: str = "prefix"
     prefix_cache: bool = True
+    leases: bool = True
     cuda_graphs: bool = True
     overlap: bool = True
     forced_runs: bool = True

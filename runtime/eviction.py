@@ -49,42 +49,13 @@ class EvictionOrder:
             node.queued = True
             heapq.heappush(self._unneeded, (node.last_used, node.serial, node))
 
-    def next_unneeded(self) -> tuple[Node, int] | None:
-        """Takes out the leaf that was not used for longest, of those whose end nothing needs, and how much that is.
+    def next(self, *, leased: bool = True) -> tuple[Node, int] | None:
+        """Takes out the leaf whose end is to go first, and how many tokens of it go before another leaf is next.
 
-        Who takes less of it adds it again. None where the ends of all leaves are needed.
+        Who leaves some of it adds it again, and its parent once that is a leaf. None where there is nothing (but what
+        is needed again, unless `leased`).
         """
-        while self._unneeded:
-            used, _, node = heapq.heappop(self._unneeded)
-            node.queued = False
-            if not is_unlocked_leaf(node):
-                continue
-            if node.last_used != used:
-                self.add(node)
-                continue
-            needed, _, time = self._need(node)
-            if needed < len(node):
-                return node, len(node) - needed
-            assert time is not None
-            self._add_leased(node, time)
-        return None
-
-    def next_leased(self) -> tuple[Node, int] | None:
-        """Takes out the leaf whose end is needed last, and how much of it is needed only then; to be called where
-        `next_unneeded` has nothing."""
-        while self._leased:
-            entry = heapq.heappop(self._leased)
-            node = entry[2]
-            if node.leased is not entry:
-                continue
-            node.leased = None
-            if not is_unlocked_leaf(node):
-                continue
-            _, since, time = self._need(node)
-            if time is None or time == -entry[0]:
-                return node, len(node) - since
-            self._add_leased(node, time)
-        return None
+        return self._next_unneeded() or (self._next_leased() if leased else None)
 
     def reconsider(self, node: Node) -> None:
         """The node is needed later than before, or no more."""
@@ -114,6 +85,39 @@ class EvictionOrder:
             assert not (node.queued and node.leased), f"{node} is in both queues"
             if is_unlocked_leaf(node):
                 assert node.queued or node.leased, f"{node} is an unlocked leaf that eviction would miss"
+
+    def _next_unneeded(self) -> tuple[Node, int] | None:
+        """The leaf that was not used for longest, of those whose ends nothing needs."""
+        while self._unneeded:
+            used, _, node = heapq.heappop(self._unneeded)
+            node.queued = False
+            if not is_unlocked_leaf(node):
+                continue
+            if node.last_used != used:
+                self.add(node)
+                continue
+            needed, _, time = self._need(node)
+            if needed < len(node):
+                return node, len(node) - needed
+            assert time is not None
+            self._add_leased(node, time)
+        return None
+
+    def _next_leased(self) -> tuple[Node, int] | None:
+        """The leaf whose end is needed last; right where all others were looked at, by `_next_unneeded`."""
+        while self._leased:
+            entry = heapq.heappop(self._leased)
+            node = entry[2]
+            if node.leased is not entry:
+                continue
+            node.leased = None
+            if not is_unlocked_leaf(node):
+                continue
+            _, since, time = self._need(node)
+            if time is None or time == -entry[0]:
+                return node, len(node) - since
+            self._add_leased(node, time)
+        return None
 
     def _add_leased(self, node: Node, time: int) -> None:
         node.leased = (-time, node.serial, node)

@@ -150,11 +150,10 @@ class RadixCache:
         """
         taken: list[Slots] = []
         missing = count
-        for turn in (self._order.next_unneeded, self._order.next_leased) if leased else (self._order.next_unneeded,):
-            while missing > 0 and (found := turn()) is not None:
-                node, most = found
-                taken.append(self._cut(node, min(missing, most)))
-                missing -= len(taken[-1])
+        while missing > 0 and (found := self._order.next(leased=leased)) is not None:
+            node, most = found
+            taken.append(self._cut(node, min(missing, most)))
+            missing -= len(taken[-1])
         return np.concatenate(taken) if taken else EMPTY
 
     def reconsider(self, prefix: tuple[Namespace, Tokens] | None) -> None:

@@ -19,6 +19,7 @@ Where tokens, locks and rows go, and who has them when, is `placement.py`.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -102,6 +103,7 @@ class Scheduler:
         self._begin = begin
         self._arrivals = 0
         self._stalled_steps = 0
+        self._share_written = 1.0  # of the tokens that sequences of graphs may write, how many they do write
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """New sequences wait; those of one graph that come together are leased together."""
@@ -120,6 +122,9 @@ class Scheduler:
             if seq.kv_len >= len(seq.prompt_ids):
                 seq.ran_to = max(seq.ran_to, len(seq.prompt_ids))
             self._stop(seq)
+        if seq.graph is not None and seq.ending is not None and seq.max_len > len(seq.prompt_ids):
+            share = len(seq.output_ids) / (seq.max_len - len(seq.prompt_ids))
+            self._share_written += (share - self._share_written) / 16
         self.leases.ended(seq)
         self._count_prompt(seq)
         seq.state = SequenceState.FINISHED
@@ -230,12 +235,11 @@ class Scheduler:
                 if not self._begin(seq):
                     continue
             slots = self.placement.attach(seq)
-            wanted = reserved + self._reserve(seq)
-            if self.running and wanted > self.placement.available:
+            if self.running and reserved + self._reserve(seq) > self.placement.available:
                 self.placement.detach(seq)
                 plan.admitting = False  # whoever is next waits for room, so that nobody smaller takes it for ever
                 return
-            if self._better_later(seq, wanted):
+            if self._better_later(seq):
                 self.placement.detach(seq)
                 self.waiting.hold_graphs()
                 continue
@@ -247,12 +251,20 @@ class Scheduler:
             self._plan_chunk(seq, plan)
             reserved += self._reserve(seq)
 
-    def _better_later(self, seq: Sequence, wanted: int) -> bool:
-        """Whether a graph's sequence waits until others finish, since what it wants now would cost leased prefixes."""
+    def _better_later(self, seq: Sequence) -> bool:
+        """Whether a graph's sequence waits until others end, since to run it now would cost prefixes that are needed
+        again, or the preemption of somebody."""
         if seq.graph is None or not self.config.leases or self.waiting.overdue:
             return False
-        least = min((other.priority for other in self.running), default=seq.priority - 1)
-        return seq.priority <= least and not self.placement.make_room(wanted)
+        if not self.running or seq.priority > min(other.priority for other in self.running):
+            return False
+        return not self.placement.make_room(sum(map(self._growth, [*self.running, seq])))
+
+    def _growth(self, seq: Sequence) -> int:
+        """The slots that a sequence will probably want until it ends, judging by those that ended before."""
+        written = len(seq.output_ids)
+        more = max(0.0, self._share_written * (seq.max_len - len(seq.prompt_ids)) - written)
+        return max(self._reserve(seq), min(seq.max_len, len(seq) + math.ceil(more)) - seq.kv_len)
 
     def _reserve(self, seq: Sequence) -> int:
         """The slots that a running sequence will want soon: the rest of its prefill, and some to decode."""
