@@ -16,7 +16,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..backend import GenerateRequest, Generation, Handle, OnText, Score, ScoreRequest
+from ..backend import (
+    GenerateRequest,
+    Generation,
+    GraphSession,
+    Handle,
+    OnText,
+    PlannedRequest,
+    PrefillRequest,
+    Score,
+    ScoreRequest,
+)
 from ..encode import PromptEncoder
 from ..errors import BackendClosedError, ForkedProcessError, InvalidValueError
 from ..prompt import EncodedPrompt, Prompt
@@ -30,6 +40,7 @@ from .detokenizer import TextStream
 from .direct import DirectCalls
 from .engine import Engine
 from .grammar import CompiledGrammar, GrammarCompiler
+from .graph_session import Launch, LocalGraphSession
 from .healing import Healed, HealedStream, Healer
 from .inputs import PromptInput
 from .request import ResolvedSampling, Sequence
@@ -58,6 +69,7 @@ class LocalRuntime(DirectCalls):
         prefill_chunk: most prompt tokens computed in one step.
         policy: order of admission: "prefix" (longest cached prefix first, with ageing) or "fcfs".
         prefix_cache: whether prefixes are shared and kept.
+        leases: whether the cache looks ahead at what the requests of a batch will need; texts are the same without.
         cuda_graphs: whether decode steps are replayed as CUDA graphs where the device and this version can.
         overlap: whether CPU work of a step runs while the device computes.
         forced_runs: whether text that the grammar leaves no choice about enters as one run instead of a step a token.
@@ -87,6 +99,7 @@ class LocalRuntime(DirectCalls):
         prefill_chunk: int = 8192,
         policy: str = "prefix",
         prefix_cache: bool = True,
+        leases: bool = True,
         cuda_graphs: bool = True,
         overlap: bool = True,
         forced_runs: bool = True,
@@ -136,8 +149,12 @@ class LocalRuntime(DirectCalls):
         sampling: SamplingParams,
         constraint: Constraint | None = None,
         on_text: OnText | None = None,
+        launch: Launch | None = None,
     ) -> Handle[list[Generation]]:
         """Starts a generation after a prompt in parts, or after ids taken as they are.
+
+        Args:
+            launch: takes its sequences instead of the engine.
 
         Raises:
             BackendClosedError, EngineDeadError, ForkedProcessError: it cannot run.
@@ -180,13 +197,14 @@ class LocalRuntime(DirectCalls):
         healing = None if healed is None else (healed, self._healer)
         start = None if start is None else min(start, len(ids))
         make = SequenceMaker(ids, samples, collector, sinks, sampling, start, healing)
+        launch = launch or self._start
         if constraint is None:
-            self._start(collector, make(None))
+            launch(collector, make(None))
         else:
-            self._start_compiled(constraint, collector, make)
+            self._start_compiled(constraint, collector, make, launch)
         return Handle(collector.future, collector.cancel)
 
-    def submit_score(self, request: ScoreRequest) -> Handle[list[Score]]:
+    def submit_score(self, request: ScoreRequest, launch: Launch | None = None) -> Handle[list[Score]]:
         """Starts a scoring (`Backend.submit_score`): one sequence per continuation, which share all but their ends."""
         self._check_alive()
         texts = request.continuations
@@ -201,16 +219,27 @@ class LocalRuntime(DirectCalls):
         collector: Collector[list[Score]] = Collector(
             len(plans), lambda results: scores(results, texts, wholes, unconditional=request.unconditional)
         )
-        self._start(collector, [self._score_sequence(*plan, request.sampling, collector) for plan in plans])
+        sequences = [self._score_sequence(*plan, request.sampling, collector) for plan in plans]
+        (launch or self._start)(collector, sequences)
         return Handle(collector.future, collector.cancel)
 
     def submit_prefill(self, prompt: Prompt) -> Handle[int]:
         """Computes a prompt ahead (`Backend.submit_prefill`)."""
+        return self._submit_prefill(PrefillRequest(prompt), self._start)
+
+    def open_graph(self) -> GraphSession:
+        """Begins a graph of requests (`GraphBackend.open_graph`)."""
         self._check_alive()
-        ids = list(self._encode(prompt).token_ids)
-        collector: Collector[int] = Collector(1, lambda _: len(ids))
-        self._start(collector, [Sequence(ids, ResolvedSampling(max_tokens=0), collector)])
-        return Handle(collector.future, collector.cancel)
+        return LocalGraphSession(self, self._engine)
+
+    def begin(self, planned: PlannedRequest, launch: Launch) -> Handle[Any]:
+        """Makes the sequences of one request of a graph; `launch` takes them."""
+        request = planned.request
+        if isinstance(request, GenerateRequest):
+            return self.submit_input(request.prompt, request.sampling, request.constraint, planned.on_text, launch)
+        if isinstance(request, ScoreRequest):
+            return self.submit_score(request, launch)
+        return self._submit_prefill(request, launch)
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """The ids that a request with this prompt starts from."""
@@ -340,16 +369,27 @@ class LocalRuntime(DirectCalls):
         if collector.watch(sequences, self._engine.cancel):
             self._engine.submit(sequences)
 
-    def _start_compiled(self, constraint: Constraint, collector: Collector[Any], make: SequenceMaker) -> None:
+    def _submit_prefill(self, request: PrefillRequest, launch: Launch) -> Handle[int]:
+        self._check_alive()
+        ids = list(self._encode(request.prompt).token_ids)
+        collector: Collector[int] = Collector(1, lambda _: len(ids))
+        priority, deadline = request.sampling.priority or 0, deadline_of(request.sampling)
+        one = Sequence(ids, ResolvedSampling(max_tokens=0), collector, priority=priority, deadline=deadline)
+        launch(collector, [one])
+        return Handle(collector.future, collector.cancel)
+
+    def _start_compiled(
+        self, constraint: Constraint, collector: Collector[Any], make: SequenceMaker, launch: Launch
+    ) -> None:
         """Submits once the grammar is there: at once for one in the cache, else from the compiler's thread."""
         compiling = self._grammars.submit(constraint)
         if compiling.done():
-            self._start(collector, make(compiling.result()))
+            launch(collector, make(compiling.result()))
             return
 
         def compiled(future: Future[CompiledGrammar]) -> None:
             try:
-                self._start(collector, make(future.result()))
+                launch(collector, make(future.result()))
             except Exception as error:
                 collector.fail(error)
 
