@@ -79,13 +79,15 @@ def report(files: list[Path], states: list[Any], runtime: LocalRuntime) -> None:
     """A row per e-mail, then what the batch cost."""
     console = Console()
     table = Table("file", "name", "e-mail", "phone", "company", "kind", "about")
+    failed = {file.name: state.error() for file, state in zip(files, states) if state.error() is not None}
     for file, state in zip(files, states):
-        if state.error() is not None:
-            table.add_row(file.name, f"[red]{type(state.error()).__name__}: {state.error()}")
+        if file.name in failed:
             continue
         contact, (kind, goods) = state["contact"], state["answer"]
         table.add_row(file.name, contact.name, contact.email, contact.phone or "–", contact.company, kind, goods)
     console.print(table)
+    for name, error in failed.items():
+        console.print(f"{name}: {type(error).__name__}: {error}", style="red", markup=False, soft_wrap=True)
     stats = runtime.stats()
     console.print(
         f"{stats.prompt_tokens} prompt tokens: {stats.computed_tokens} computed, {stats.cached_tokens} from the cache; "

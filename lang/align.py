@@ -38,11 +38,13 @@ class Piece:
         text: its text.
         ids: token ids that spell it, to be kept; None where it is to be encoded.
         special: whether spellings of special tokens in it mean the tokens.
+        replaced: ids at the end of the text before that `ids` spell anew.
     """
 
     text: str
     ids: tuple[int, ...] | None = None
     special: bool = False
+    replaced: tuple[int, ...] = ()
 
 
 @dataclass

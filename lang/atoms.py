@@ -32,10 +32,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Kept:
-    """Ids that stay as they were sampled, and the text that they spell."""
+    """Ids that stay as they were sampled, and the text that they spell.
+
+    Attributes:
+        replaced: ids at the end of the run before that `ids` spell anew, before `text`.
+    """
 
     ids: tuple[int, ...]
     text: str
+    replaced: tuple[int, ...] = ()
 
 
 class Atoms:
@@ -69,7 +74,7 @@ class Atoms:
             if piece.ids is None:
                 self.add(piece.text, genuine=piece.special)
             elif piece.ids:
-                self.keep(Kept(piece.ids, piece.text))
+                self.keep(Kept(piece.ids, piece.text, piece.replaced))
 
     def finish(self) -> list[Run | Kept]:
         """Ends the run that is being collected; all atoms so far."""
@@ -134,7 +139,7 @@ def _kept_part(piece: Piece, found: Found, codec: Codec) -> tuple[int, int, Kept
     """The ids that lie wholly in the found part of a piece, with where they begin and end in the rendering."""
     ids = piece.ids or ()
     if found.hi - found.lo == len(piece.text):
-        return found.start, found.stop, Kept(ids, piece.text)
+        return found.start, found.stop, Kept(ids, piece.text, piece.replaced)
     data = [codec.token_bytes(i) for i in ids]
     if b"".join(data) != piece.text.encode():
         return None  # special tokens without a text, ill-formed bytes: which id spells what is not known

@@ -10,7 +10,7 @@ other request. Callbacks (`on_text`, the future's) run on a thread of the backen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -21,7 +21,21 @@ if TYPE_CHECKING:
     from .constraint import Constraint
     from .prompt import EncodedPrompt, Prompt
 
-__all__ = ["Backend", "GenerateRequest", "Generation", "Handle", "Meta", "OnText", "Score", "ScoreRequest"]
+__all__ = [
+    "Backend",
+    "GenerateRequest",
+    "Generation",
+    "GraphBackend",
+    "GraphSession",
+    "Handle",
+    "Keep",
+    "Meta",
+    "OnText",
+    "PlannedRequest",
+    "PrefillRequest",
+    "Score",
+    "ScoreRequest",
+]
 
 T = TypeVar("T")
 
@@ -33,7 +47,8 @@ class Meta(Mapping[str, Any]):
     Attributes:
         finish_reason: `"stop"`, `"length"`, `"cancelled"` or `"error"`.
         matched_stop: the stop string, the stop pattern's match or the stop token id that ended it, else None.
-        prompt_tokens: tokens before the value, cached ones included.
+        prompt_tokens: tokens before the value, cached ones included. With token healing, the first token of the value
+            may begin with the prompt's last bytes; tokens that spell nothing beyond these count here.
         cached_tokens: those of them that were served from the prefix cache.
         completion_tokens: generated tokens, without the end token.
         forced_tokens: those of them that the grammar left no choice about.
@@ -94,6 +109,7 @@ class Generation:
     Attributes:
         text: the generated text, without the end token and (unless kept) the stop.
         token_ids: the ids that spell `text`, as sampled; empty where the backend has none.
+        replaced: ids at the end of the prompt that `token_ids` spell anew, before `text` (token healing).
         value: the text converted by the constraint (`Constraint.parse`), else the text. A backend leaves it None:
             whoever asked converts, on its own thread, since a type's validators are the user's code.
         meta: what is known about it.
@@ -105,6 +121,7 @@ class Generation:
     value: Any = None
     meta: Meta = field(default_factory=Meta)
     error: Exception | None = None
+    replaced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,6 +186,19 @@ class ScoreRequest:
     name: str | None = None
 
 
+@dataclass(frozen=True)
+class PrefillRequest:
+    """Compute a prompt ahead, so that it is cached.
+
+    Attributes:
+        prompt: what is computed.
+        sampling: priority and timeout are taken from here.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
 class Handle(Generic[T]):
     """A request in flight.
 
@@ -220,4 +250,91 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Ends the backend; requests in flight fail with `BackendClosedError`. A second call does nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What of a request is needed again by requests that are not there yet: a hint, never needed for a right answer.
+
+    Attributes:
+        length: the first so many tokens of its prompt; None: the whole prompt and whatever the request writes. More
+            than the prompt has counts as the whole prompt.
+        uses: places (`PlannedRequest.place`) of the later requests that begin with those tokens.
+    """
+
+    length: int | None
+    uses: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlannedRequest:
+    """A request of a graph, with its place in it.
+
+    Attributes:
+        request: what is asked for.
+        place: its place in the graph's depth-first order, at least 0; requests of one graph are admitted in this
+            order as far as they are there. A request submitted at some place is from then on itself the need for its
+            prompt: no `Keep` has to name it.
+        keeps: prefixes that later places of the graph need.
+        on_text: called as text appears; of a `GenerateRequest` only.
+    """
+
+    request: GenerateRequest | ScoreRequest | PrefillRequest
+    place: int
+    keeps: tuple[Keep, ...] = ()
+    on_text: OnText | None = None
+
+
+class GraphSession(Protocol):
+    """One graph of requests, sent wave by wave; the owner of every lease that it takes. From any thread.
+
+    Usage, with a graph whose places 0 and 1 are known and whose place 2 goes on from what place 0 writes:
+
+        session = backend.open_graph()
+        try:
+            first = PlannedRequest(a, place=0, keeps=(Keep(None, uses=(2,)),))
+            handles = session.submit([first, PlannedRequest(b, place=1)])
+            ...                                                     # `a` resolves
+            handles += session.submit([PlannedRequest(c, place=2)])  # or session.withdraw([2])
+            ...
+        finally:
+            session.close()
+
+    A lease lives from the submission that names it until the last of its uses was admitted, cancelled or withdrawn,
+    at most until `close`. It is not a lock: under memory pressure leased prefixes are dropped after all others, those
+    with the farthest next use first, and computed again when they are needed.
+    """
+
+    def submit(self, requests: Sequence[PlannedRequest]) -> list[Handle[Any]]:
+        """Starts the requests of a wave; returns at once, one handle per request and in their order.
+
+        The handles resolve as those of `submit`, `submit_score` and `submit_prefill` do. What is wrong with one request
+        is set on its handle's future and touches no other. Waves may come in any order and number; everything that can
+        start together should come in one call, so that it is ordered together.
+
+        Raises:
+            BackendClosedError, EngineDeadError, ForkedProcessError: nothing runs any more.
+            ValueError: the session is closed.
+        """
+        ...
+
+    def withdraw(self, places: Iterable[int]) -> None:
+        """Says that no request will come at these places: what only they need is leased no longer. Places whose
+        request was submitted are left alone (their handles cancel)."""
+        ...
+
+    def close(self) -> None:
+        """Ends the graph's leases. Requests in flight go on. A second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class GraphBackend(Backend, Protocol):
+    """A backend that makes use of the future: whoever sends many requests asks `isinstance(backend, GraphBackend)`
+    and, where it is not one, calls `submit` for each request in order of place instead."""
+
+    def open_graph(self) -> GraphSession:
+        """Begins a graph. Whoever opens it closes it, whatever happens; one that is dropped unclosed is closed when it
+        is collected."""
         ...

@@ -7,13 +7,12 @@ Out: their states in input order, each with its own success or error.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from .errors import BatchError, InvalidValueError, UnsupportedError
 from .launch import Launch, cancel
-from .pool import settle
+from .pool import BodyPool, bodies, settle
 from .state import State
 
 __all__ = ["Batch", "BatchItem"]
@@ -46,11 +45,10 @@ class Batch:
         if on_error not in ("return", "raise"):
             raise InvalidValueError(f"on_error={on_error!r}: must be 'return' or 'raise'")
         self._on_error = on_error
-        self._limit = _checked_limit(num_threads)
+        self._pool = _pool(num_threads)
         if isinstance(items, (str, bytes, Mapping)):
             raise TypeError(f"a batch is a list of dicts or tuples, not a {type(items).__name__}")
         self._launches = [launch(*_arguments(index, item)) for index, item in enumerate(items)]
-        self._waiting: deque[Launch] = deque()
 
     def run(self, progress_bar: bool) -> list[State]:
         """All states, when all have ended. An interrupt cancels everything."""
@@ -62,13 +60,11 @@ class Batch:
             for launch in self._launches:
                 launch.executor.wait_finished()
                 yield launch.state
-        settle()
         self._raise_failures()
 
     async def arun(self, progress_bar: bool) -> list[State]:
         """All states, awaited. Cancelling the task cancels everything."""
-        begun = self._begun(progress_bar, wait=False)
-        with begun:
+        with self._begun(progress_bar, wait=False):
             for launch in self._launches:
                 await launch.wait()
         self._raise_failures()
@@ -77,22 +73,19 @@ class Batch:
     @contextlib.contextmanager
     def _begun(self, progress_bar: bool, wait: bool = True) -> Iterator[None]:
         with _progress(len(self._launches), progress_bar) as advance:
-            for launch in self._launches:
-                launch.open(self._start_next)
-                launch.executor.on_finish(advance)
-            self._waiting.extend(self._launches)
-            for _ in range(min(self._limit, len(self._launches))):
-                self._start_next()
+            started: list[Launch] = []
             try:
+                for launch in self._launches:
+                    started.append(launch)
+                    launch.start(self._pool)
+                    launch.executor.on_finish(advance)
                 yield
             except BaseException:
-                self._waiting.clear()
-                cancel(self._launches, wait)
+                cancel(started, wait)
                 raise
-
-    def _start_next(self) -> None:
-        with contextlib.suppress(IndexError):  # none left
-            self._waiting.popleft().queue()
+            finally:
+                if wait:
+                    settle(self._pool)
 
     def _raise_failures(self) -> None:
         if self._on_error == "return":
@@ -111,12 +104,12 @@ def _arguments(index: int, item: object) -> tuple[tuple[Any, ...], Mapping[str, 
     raise TypeError(f"batch[{index}] is a {type(item).__name__}; give a dict or a tuple of arguments")
 
 
-def _checked_limit(num_threads: int | str) -> int:
+def _pool(num_threads: int | str) -> BodyPool:
     if num_threads == "auto":
-        return 1 << 62
+        return bodies
     if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
         raise InvalidValueError(f"num_threads={num_threads!r}: must be 'auto' or an integer ≥ 1")
-    return num_threads
+    return BodyPool(limit=num_threads, eager=num_threads)
 
 
 @contextlib.contextmanager

@@ -44,6 +44,8 @@ class Constraint:
         whitespace: `"fixed"` (`", "` and `": "`, nothing else) or `"flexible"` (bounded) between JSON tokens.
         type: the Python type of the value, where one was given.
         source: what was given, as text, for messages and for checking a finished value.
+        after: text that an engine expects before the value and that is no part of it: the end of a prompt that is
+            spelled anew together with the value (token healing).
     """
 
     kind: ConstraintKind
@@ -52,6 +54,7 @@ class Constraint:
     whitespace: Whitespace = "fixed"
     type: Any = field(default=None, hash=False)
     source: str = field(default="", repr=False)
+    after: str = field(default="", repr=False)
 
     @classmethod
     def of(cls, type_or_schema: Any, *, strict: bool | None = None, whitespace: str | None = None) -> Constraint:
@@ -182,7 +185,7 @@ class Constraint:
     @property
     def key(self) -> str:
         """Equal for constraints that compile to the same grammar, whatever their value's type is."""
-        parts = json.dumps([self.form, self.text, self.options, self.whitespace])
+        parts = json.dumps([self.form, self.text, self.options, self.whitespace, self.after])
         return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
 
     def parse(self, text: str) -> Any:

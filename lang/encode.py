@@ -44,7 +44,9 @@ class PromptEncoder:
             InvalidValueError: an empty prompt, and the tokenizer has no BOS to start from.
         """
         layout = self._lay_out(prompt)
-        return EncodedPrompt(tuple(self._with_bos(layout, self._encode(layout.atoms))), layout.reencoded)
+        ids, lost = self._encode(layout.atoms)
+        reencoded = (*layout.reencoded, "healing") if lost else layout.reencoded
+        return EncodedPrompt(tuple(self._with_bos(layout, ids)), reencoded)
 
     def render(self, prompt: Prompt) -> str:
         """The text that the model sees, special tokens of the template spelled out; without a BOS of the tokenizer."""
@@ -74,7 +76,7 @@ class PromptEncoder:
         last = final if isinstance(final, Run) else Run("")
         if final is last:
             atoms.pop()
-        before = self._encode(atoms)
+        before, _ = self._encode(atoms)
         at_start = not atoms
         starts_empty = at_start and not last.text
 
@@ -87,14 +89,21 @@ class PromptEncoder:
     def _lay_out(self, prompt: Prompt) -> Layout:
         return lay_out(prompt, self._codec, self._template_kwargs)
 
-    def _encode(self, atoms: Sequence[Run | Kept]) -> list[int]:
+    def _encode(self, atoms: Sequence[Run | Kept]) -> tuple[list[int], bool]:
+        """The ids, and whether some that spell the end of a literal anew could not be kept."""
         ids: list[int] = []
+        lost = False
         for i, atom in enumerate(atoms):
-            if isinstance(atom, Kept):
-                ids += atom.ids
-            else:
+            if isinstance(atom, Run):
                 ids += self._codec.encode_run(atom.text, atom.genuine, at_start=i == 0)
-        return ids
+            elif not atom.replaced:
+                ids += atom.ids
+            elif i > 0 and isinstance(atoms[i - 1], Run) and tuple(ids[-len(atom.replaced) :]) == atom.replaced:
+                ids[-len(atom.replaced) :] = atom.ids
+            else:  # it stands behind something else by now, such as another branch's text
+                ids += self._codec.encode_run(atom.text, at_start=i == 0)
+                lost = True
+        return ids, lost
 
     def _with_bos(self, layout: Layout, ids: list[int], *, needs_bos: bool = False) -> list[int]:
         """BOS exactly once: a template writes its own, raw text gets what the tokenizer would put before it."""

@@ -61,6 +61,9 @@ class Executor(Lifetime):
         task: the body, while it waits for a thread.
     """
 
+    launcher: Callable[[str], Callable[..., Any]] | None = None
+    """What a program that the body calls, by its name, is launched with instead of a `Launch` (`tracer.py`)."""
+
     def __init__(self, backend: Backend, *, stream: bool = False, parent: Executor | None = None) -> None:
         self.backend = backend
         self.stream = stream
@@ -94,11 +97,15 @@ class Executor(Lifetime):
             value = body()
             self.start_calls()
         except BaseException as raised:
-            vars(raised).setdefault("_radicel_traceback", raised.__traceback__)
+            vars(raised)["_radicel_traceback"] = raised.__traceback__  # with the lines of the body
             error = raised
         finally:
             _current.reset(token)
         self.end_body(value, error)
+
+    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as its body is to be run here: as it is."""
+        return function
 
     def end_body(self, value: Any = None, error: BaseException | None = None) -> None:
         """The body is over. After an error everything that the program still waits for is cancelled."""

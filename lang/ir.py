@@ -7,6 +7,8 @@ Out: `Node`s, a DAG with two kinds of edge; `prompt_of` turns the walk to a node
     data edge      this node needs those nodes' text or values: a join points back at the ends of its branches
 
     text  "Hello "                       literal text
+    text  "Hello " {name}                text with values in it, of a trace; its data edges lead to what makes them
+    argument topic                       in a trace: an argument that was not given
     begin user, end                      a role turn
     gen x, select y                      generating nodes: a model writes their text
     branch 0 of 2                        the start of a branch; continues the node at which the fork stands
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -28,6 +30,7 @@ from .choices import ChoicesMethod
 from .constraint import Constraint
 from .prompt import Generated, Part, Prompt, Text, TurnBegin, TurnEnd
 from .sampling import SamplingParams
+from .template import Template
 
 __all__ = [
     "Branch",
@@ -38,6 +41,7 @@ __all__ = [
     "Site",
     "chain",
     "expand",
+    "format_nodes",
     "format_stream",
     "frontier",
     "open_role",
@@ -51,7 +55,8 @@ __all__ = [
 class Op(enum.Enum):
     """What a node does. The comment is the type of its payload."""
 
-    TEXT = "text"  # Text
+    TEXT = "text"  # Text; a Template where the text has values in it that are not known yet
+    ARGUMENT = "argument"  # str, its name
     TURN_BEGIN = "begin"  # str, the role
     TURN_END = "end"  # None
     GEN = "gen"  # GenCall
@@ -134,6 +139,8 @@ class Node:
     site: Site | None = None
 
     def __str__(self) -> str:
+        if isinstance(self.payload, Template):
+            return f"text {self.payload}"
         if isinstance(self.payload, Text):
             text = repr(self.payload.text)
             return f"text special({text})" if self.payload.special else f"text {text}"
@@ -181,6 +188,9 @@ def frontier(tip: Node | None, stop: Node | None = None) -> list[Node]:
         if node.op is Op.APPEND:
             for end, start in zip(node.data, node.payload):
                 found.extend(frontier(end, start))
+        elif node.op is Op.TEXT and node.data:
+            for needed in node.data:
+                found.extend(frontier(needed))
         node = node.prefix
     return found
 
@@ -198,7 +208,8 @@ def open_role(tip: Node | None) -> str | None:
 
 
 def prompt_of(tip: Node | None, written: Callable[[Node], Generated]) -> Prompt:
-    """The prompt that the stream up to and including `tip` makes.
+    """The prompt that the stream up to and including `tip` makes; of a trace, with a Template in the place of a Text
+    that has values in it (`trace.py` fills these).
 
     Args:
         tip: the last node; None for an empty prompt.
@@ -240,7 +251,6 @@ def parts_of(node: Node, written: Callable[[Node], Generated]) -> Iterator[Part]
 def format_stream(tip: Node | None) -> str:
     """Every node that `tip` leads back to, one a line, numbered in an order in which each follows what it needs."""
     numbers: dict[Node, int] = {}
-    lines: list[str] = []
 
     def visit(node: Node) -> None:
         for step in chain(node):
@@ -248,13 +258,22 @@ def format_stream(tip: Node | None) -> str:
                 continue
             for needed in step.data:
                 visit(needed)
-            after = f" after %{numbers[step.prefix]}" if step.prefix is not None else ""
-            of = " of " + " ".join(f"%{numbers[n]}" for n in step.data) if step.data else ""
-            lines.append(f"%{len(numbers)} {step}{after}{of}")
             numbers[step] = len(numbers)
 
     if tip is not None:
         visit(tip)
+    return format_nodes(numbers)
+
+
+def format_nodes(nodes: Iterable[Node]) -> str:
+    """The nodes, one a line, numbered; each stands after those that its edges lead to."""
+    numbers: dict[Node, int] = {}
+    lines: list[str] = []
+    for node in nodes:
+        after = f" after %{numbers[node.prefix]}" if node.prefix is not None else ""
+        of = " of " + " ".join(f"%{numbers[n]}" for n in node.data) if node.data else ""
+        lines.append(f"%{len(numbers)} {node}{after}{of}")
+        numbers[node] = len(numbers)
     return "\n".join(lines)
 
 

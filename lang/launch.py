@@ -16,7 +16,7 @@ from .bindings import raise_again
 from .errors import CancelledError
 from .executor import Executor, current
 from .follow import finished
-from .pool import Task, bodies, settle
+from .pool import BodyPool, Task, bodies, settle
 from .state import State
 from .stream import Defaults, Stream
 
@@ -56,34 +56,13 @@ class Launch:
 
         return cls(body, backend, Defaults())
 
-    def open(self, after: Callable[[], None] | None = None) -> None:
-        """The run counts as begun; its body waits for a thread.
-
-        Args:
-            after: called when the body has ended, before the run has.
-        """
+    def start(self, pool: BodyPool = bodies) -> None:
+        """Begins the run with the body on a thread of `pool`, and returns."""
         state, body, executor = self.state, self._body, self.executor
-
-        def call() -> Any:
-            try:
-                return body(state)
-            finally:
-                if after is not None:
-                    after()
-
         context = contextvars.copy_context()
-        executor.task = Task(lambda: context.run(executor.run_body, call))
+        executor.task = Task(lambda: context.run(executor.run_body, lambda: body(state)))
         executor.open()
-
-    def start(self) -> None:
-        """Begins the run with the body on a worker thread, and returns."""
-        self.open()
-        self.queue()
-
-    def queue(self) -> None:
-        """Queues an opened run's body for a worker thread."""
-        assert self.executor.task is not None
-        bodies.put(self.executor.task)
+        pool.put(executor.task)
 
     def run(self) -> State:
         """The whole run, the body in this thread. An interrupt cancels it."""

@@ -85,7 +85,7 @@ def _read(prompt: Prompt) -> _Script:
 
 def _append(pieces: list[Piece], part: Text | Generated) -> None:
     if isinstance(part, Generated):
-        piece = Piece(part.text, part.token_ids)
+        piece = Piece(part.text, part.token_ids, replaced=part.replaced)
     else:
         piece = Piece(part.text, special=part.special)
     last = pieces[-1] if pieces else None

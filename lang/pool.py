@@ -196,10 +196,10 @@ def while_blocked() -> contextlib.AbstractContextManager[None]:
     return _worker.pool.while_blocked() if _worker.pool is not None else contextlib.nullcontext()
 
 
-def settle() -> None:
+def settle(pool: BodyPool = bodies) -> None:
     """Waits a moment for threads that have nothing more to do, so that a call that returns leaves none behind."""
     if not in_worker():
-        bodies.join()
+        pool.join()
         dispatcher.join()
 
 

@@ -12,24 +12,27 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from .arguments import as_sampling, checked_signature
 from .backend import Backend
 from .batch import Batch, BatchItem
 from .calls import UnstartedCall
 from .default_backend import resolve_backend
-from .errors import DuplicateArgumentError, ProgramError
+from .errors import DuplicateArgumentError
 from .executor import current
 from .launch import Launch
 from .prefix import constant_prefix
-from .primitives.gen import checked_sampling
 from .sampling import SamplingParams, split_sampling
 from .state import State
 from .stream import Defaults, Stream
+from .trace import Trace
+from .tracer import trace_call
+
+if TYPE_CHECKING:
+    from .graph import RequestGraph
 
 __all__ = ["Program", "function"]
-
-_TAKEN = frozenset({"backend", "sampling", "stream"})
 
 
 class Program:
@@ -52,8 +55,8 @@ class Program:
         bound: Mapping[str, Any] | None = None,
     ) -> None:
         self._fn = fn
-        self._signature = _checked_signature(fn)
-        self.name = name or getattr(fn, "__name__", "program")
+        self._signature = checked_signature(fn)
+        self.name = str(name or getattr(fn, "__name__", "program"))
         self.num_api_spec_tokens = num_api_spec_tokens
         self.sampling = sampling or SamplingParams()
         self.bound = dict(bound or {})
@@ -122,7 +125,8 @@ class Program:
             backend: what runs them.
             sampling: sampling parameters for every item; those in an item's dict win.
             progress_bar: show progress on a terminal.
-            num_threads: most bodies at a time; `"auto"` starts few and more only for bodies that wait.
+            num_threads: most bodies at a time, each on a thread of its own (for bodies that wait for other things
+                than values, such as a web page); `"auto"` starts few and more only where bodies wait for values.
             on_error: `"return"`: every item is its own success or error (`state.error()`); `"raise"`: raises
                 `BatchError` when all have ended.
             generator_style: return an iterator over the states, in input order, each as soon as it has ended.
@@ -176,6 +180,49 @@ class Program:
             bound={**self.bound, **kwargs},
         )
 
+    def trace(self, *args: Any, **kwargs: Any) -> Trace:
+        """Runs the body on symbolic values and calls no backend: what the program asks for, before it runs.
+
+        The body's own side effects happen. Where it looks inside a value that only a run has, the trace ends with an
+        open end; what is recorded up to there is right.
+
+        Args:
+            *args: the program's arguments; those not given are symbolic, too.
+            **kwargs: the program's arguments and sampling parameters, as in `run`; and `arms=8` (unless the program
+                has such a parameter): where the body branches on a `select`, every choice is traced, up to so many
+                arms in all, each by a run of the body.
+
+        Raises:
+            TypeError: arguments that the program does not have.
+            what the body raises.
+        """
+        arms = 1 if "arms" in self._signature.parameters else kwargs.pop("arms", 1)
+        return trace_call(self, args, kwargs, arms=arms)
+
+    def plan(
+        self,
+        batch: Iterable[BatchItem] | BatchItem = (),
+        backend: Backend | None = None,
+        *,
+        sampling: SamplingParams | Mapping[str, Any] | None = None,
+    ) -> RequestGraph:
+        """What a batch of calls will ask for, as one graph to `print` or `explain()`: what they share and cost.
+
+        Asks no model. Every call is traced (see `trace`); arguments that are not given are symbolic.
+
+        Args:
+            batch: as for `run_batch`; a dict or tuple alone is a batch of one, nothing is one call without arguments.
+            backend: whose tokenizer counts; without one, UTF-8 bytes are counted.
+            sampling: sampling parameters for every call.
+
+        Raises:
+            TypeError: an item that is neither a dict nor a tuple, or arguments that the program does not have.
+            what a body raises.
+        """
+        from .plan import plan  # numpy and rich come with it
+
+        return plan(self, batch, backend, sampling)
+
     def cache(self, backend: Backend | None = None) -> int:
         """Computes ahead the text that every run begins with: what comes before the first argument or `gen`.
 
@@ -226,7 +273,10 @@ class Program:
         stream: bool = False,
     ) -> Launch:
         call, body = self._prepare(args, kwargs, sampling)
-        return Launch(body, resolve_backend(backend), Defaults(call, self.sampling), stream=stream)
+        caller = current()
+        launch = Launch if caller is None or caller.launcher is None else caller.launcher(self.name)
+        made: Launch = launch(body, resolve_backend(backend), Defaults(call, self.sampling), stream=stream)
+        return made
 
     def _batch(
         self,
@@ -237,7 +287,7 @@ class Program:
         **options: Any,
     ) -> Batch:
         resolved = resolve_backend(backend)
-        shared = checked_sampling(keywords).over(_as_sampling(sampling))
+        shared = SamplingParams.of(**keywords).over(as_sampling(sampling))
 
         def launch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch:
             try:
@@ -258,10 +308,11 @@ class Program:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         sampling: SamplingParams | Mapping[str, Any] | None,
+        missing: Callable[[str], Any] | None = None,
     ) -> tuple[SamplingParams, Callable[[State], Any]]:
-        """The call's sampling parameters, and the body with its arguments filled in."""
+        """The call's sampling parameters, and the body with its arguments filled in; those not given by `missing`."""
         said, rest = split_sampling(kwargs, reserved=self._signature.parameters)
-        call = checked_sampling(said.said()).over(_as_sampling(sampling))
+        call = SamplingParams.of(**said.said()).over(as_sampling(sampling))
         self._refuse_bound(rest)
         free = [name for name in self._parameters() if name not in self.bound]
         if self.bound and args:  # positions count the parameters that are still free
@@ -273,11 +324,30 @@ class Program:
                 rest[name] = value
             args = ()
         given = {**self.bound, **rest}
+        if missing is not None:
+            args, given = self._completed(args, given, missing)
         try:
             self._signature.bind(None, *args, **given)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
-        return call, lambda state: self._fn(state, *args, **given)
+        return call, lambda state: state._stream.executor.watched(self._fn)(state, *args, **given)
+
+    def _completed(
+        self, args: tuple[Any, ...], given: dict[str, Any], missing: Callable[[str], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, and what `missing` makes for the required ones that are not among them."""
+        positional = [p for p in self._free() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+        args += tuple(missing(p.name) for p in positional[len(args) :] if p.default is p.empty)
+        taken = [p.name for p in self._free()[: len(args)]]
+        for parameter in self._free():
+            variadic = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+            required = parameter.default is parameter.empty and not variadic
+            if required and parameter.name not in taken and parameter.name not in given:
+                given[parameter.name] = missing(parameter.name)
+        return args, given
+
+    def _free(self) -> list[inspect.Parameter]:
+        return list(self._signature.parameters.values())[1:]
 
     def _parameters(self) -> list[str]:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -320,34 +390,7 @@ def function(
         TypeError: not a plain function with a parameter for the state, or an unknown keyword.
         SamplingError: a default out of its range.
     """
-    defaults = checked_sampling(sampling)
+    defaults = SamplingParams.of(**sampling)
     if fn is not None:
         return Program(fn, name=name, num_api_spec_tokens=num_api_spec_tokens, sampling=defaults)
     return lambda fn: Program(fn, name=name, num_api_spec_tokens=num_api_spec_tokens, sampling=defaults)
-
-
-def _checked_signature(fn: Callable[..., Any]) -> inspect.Signature:
-    """The signature; raises where the function cannot be a body."""
-    if not callable(fn):
-        raise TypeError(f"@function takes a Python function, not a {type(fn).__name__}: {fn!r}")
-    name = getattr(fn, "__name__", repr(fn))
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TypeError(f"@function: {name} must be a plain `def` without yield; run it with `await {name}.arun(...)`")
-    signature = inspect.signature(fn)
-    parameters = list(signature.parameters.values())
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not parameters or parameters[0].kind not in positional:
-        raise TypeError(f"@function: {name} needs a first parameter that receives the state: def {name}(s, ...)")
-    for taken in sorted(_TAKEN & signature.parameters.keys()):
-        raise ProgramError(f"@function: {name} has a parameter {taken!r}, which `run` takes itself; rename it")
-    return signature
-
-
-def _as_sampling(sampling: SamplingParams | Mapping[str, Any] | None) -> SamplingParams:
-    if sampling is None:
-        return SamplingParams()
-    if isinstance(sampling, SamplingParams):
-        return checked_sampling(sampling.said())
-    if isinstance(sampling, Mapping):
-        return checked_sampling(sampling)
-    raise TypeError(f"sampling={sampling!r} is a {type(sampling).__name__}; give SamplingParams(...) or a dict")

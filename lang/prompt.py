@@ -34,11 +34,13 @@ class Generated:
         text: the visible text, without the end token and (unless kept) the stop.
         token_ids: the ids that spell `text`, as sampled; None where the backend has none.
         finish_reason: why it ended, as in `meta.finish_reason`.
+        replaced: ids at the end of the literal before it that `token_ids` spell anew, before `text` (token healing).
     """
 
     text: str
     token_ids: tuple[int, ...] | None = None
     finish_reason: str | None = None
+    replaced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ class SamplingParams:
         return_text_in_logprobs: whether the logprob entries carry the token's text; else False.
         priority: a higher number is served earlier; else 0.
         timeout: seconds after which the request is cancelled with `DeadlineError`; else never.
-        token_healing: whether the prompt's last token may be re-chosen with the first generated one.
+        token_healing: whether the last tokens of a prompt that ends with a literal are chosen anew together with the
+            first generated one, where a longer token could have begun there; else in raw text, not in role turns.
     """
 
     max_tokens: int | None = None

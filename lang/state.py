@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from .bindings import Binding, Plain, raise_again
 from .calls import UnstartedCall
-from .errors import InvalidValueError, ProgramError, UnknownVariableError
+from .errors import InvalidValueError, ProgramError
 from .executor import current, start_calls_of_caller
 from .follow import Follower, Piece, StreamFollower, VariableFollower, follow, follow_async, render
-from .ir import Branch, format_stream
+from .ir import format_stream
 from .primitives.expr import Expr
 from .primitives.inline import Inline
 from .prompt import Generated, Prompt, Text, TurnBegin, TurnEnd
@@ -80,8 +80,7 @@ class State(Turns):
             raise InvalidValueError(f"fork({n!r}): must be an integer ≥ 1, the number of branches")
         self._ready()
         parent = self._stream
-        streams = [Stream(parent.executor, parent.defaults, parent, Branch(index, n)) for index in range(n)]
-        return Branches(parent, [State(stream) for stream in streams])
+        return Branches(parent, [State(parent.branch(index, n)) for index in range(n)])
 
     @contextlib.contextmanager
     def copy(self, position_ids_offset: object = None) -> Iterator[State]:
@@ -238,7 +237,7 @@ class State(Turns):
         if executor.body_error is not None:
             return executor.body_error
         if executor.body_done or executor.inside():
-            return UnknownVariableError(name, self.variables())
+            return self._stream.unknown(name)
         return None
 
     def _read(self, binding: Binding, what: Callable[[Binding], Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import verify
 from .bindings import Binding, Cell, Scope
-from .errors import CancelledError, ProgramError, RoleError
+from .errors import CancelledError, ProgramError, RoleError, UnknownVariableError
 from .executor import Executor, start_calls_of_caller
 from .ir import Branch, Node, Op, expand, frontier, site_of_caller
 from .pool import dispatcher
@@ -151,6 +151,10 @@ class Stream:
         finally:
             self.defaults = outer
 
+    def branch(self, index: int, size: int) -> Stream:
+        """A stream that continues this one from here."""
+        return type(self)(self.executor, self.defaults, self, Branch(index, size))
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Binding | None:
@@ -160,6 +164,10 @@ class Stream:
     def names(self) -> list[str]:
         """The variables, in the order they were made."""
         return list(dict.fromkeys([*self.inherited, *self.made]))
+
+    def unknown(self, name: str) -> BaseException | None:
+        """What a read of a variable raises that the body has not made."""
+        return UnknownVariableError(name, [made for made in self.names() if not made.startswith(ANONYMOUS)])
 
     def frontier_cells(self) -> list[Cell]:
         """The cells that the text so far waits for."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from .errors import ProgramError
 from .ir import Branch, GenCall, Node, Op, SelectCall, chain, open_role
 from .prompt import Text
+from .template import Template
 
 __all__ = ["RULES", "Rule", "check", "enable"]
 
@@ -35,7 +36,8 @@ class Rule:
 
 
 _PAYLOADS: dict[Op, Callable[[object], bool]] = {
-    Op.TEXT: lambda p: isinstance(p, Text) and p.text != "",
+    Op.TEXT: lambda p: (isinstance(p, Text) and p.text != "") or (isinstance(p, Template) and len(p.pieces) > 0),
+    Op.ARGUMENT: lambda p: isinstance(p, str) and p != "",
     Op.TURN_BEGIN: lambda p: isinstance(p, str) and p != "",
     Op.TURN_END: lambda p: p is None,
     Op.GEN: lambda p: isinstance(p, GenCall) and p.name != "",
@@ -62,9 +64,26 @@ RULES: tuple[Rule, ...] = (
         lambda node: node.op is not Op.TURN_END or open_role(node.prefix) is not None,
     ),
     Rule(
-        "only joins have data edges",
+        "only joins and texts with values have data edges",
         "the text of every other node is known when it is recorded",
-        lambda node: not node.data or node.op in (Op.JOIN, Op.APPEND),
+        lambda node: not node.data or node.op in (Op.JOIN, Op.APPEND, Op.TEXT),
+    ),
+    Rule(
+        "a text needs what makes the values in it",
+        "its text is not known before they are",
+        lambda node: (
+            node.op is not Op.TEXT or node.data == (node.payload.nodes if isinstance(node.payload, Template) else ())
+        ),
+    ),
+    Rule(
+        "a value in a text comes from a node that makes one",
+        "every other node has no value",
+        lambda node: node.op is not Op.TEXT or all(n.op.generates or n.op in (Op.ARGUMENT, Op.JOIN) for n in node.data),
+    ),
+    Rule(
+        "an argument stands alone",
+        "it belongs to no stream: the caller gives it",
+        lambda node: node.op is not Op.ARGUMENT or node.prefix is None,
     ),
     Rule(
         "joined branches hang on the stream that joins them",

@@ -6,7 +6,6 @@ into values. Settings of the step loop alone are `EngineConfig` (`engine.py`).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 class RuntimeConfig:
     """The keywords of `LocalRuntime`, whose docstring explains them."""
 
-    model: str | os.PathLike[str] | None = None
+    model: str | Path | None = None
     device: str = "auto"
     dtype: str = "auto"
     memory_fraction: float = 0.9
@@ -36,6 +35,7 @@ class RuntimeConfig:
     prefill_chunk: int = 8192
     policy: str = "prefix"
     prefix_cache: bool = True
+    leases: bool = True
     cuda_graphs: bool = True
     overlap: bool = True
     forced_runs: bool = True

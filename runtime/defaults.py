@@ -7,6 +7,7 @@ Out: one `ResolvedSampling` per sample.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,13 @@ from ..errors import ContextLengthError, SamplingError
 from ..sampling import SamplingParams
 from .request import ResolvedSampling
 
-__all__ = ["model_defaults", "resolve_sampling"]
+__all__ = ["MAX_SAMPLES", "model_defaults", "resolve_sampling"]
+
+MAX_SAMPLES = 65_536
+"""Most samples of one request: each is a sequence of its own."""
+
+# What the sampler multiplies, divides or adds stays finite in its float32, however large the number that was given.
+_HUGE = 1e30
 
 
 def model_defaults(generation_config: Mapping[str, Any] | None) -> SamplingParams:
@@ -53,7 +60,7 @@ def resolve_sampling(
 
     Raises:
         ContextLengthError: the prompt leaves no room in the context.
-        SamplingError: a logit bias or stop id outside the vocabulary, or one that the sampler cannot do.
+        SamplingError: a logit bias or stop id outside the vocabulary, or more samples than `MAX_SAMPLES`.
     """
     if prompt_len > context_length:
         raise ContextLengthError(
@@ -69,21 +76,31 @@ def resolve_sampling(
         for token in ids:
             if token >= vocab_size:
                 raise SamplingError(f"{what} names token {token}; this model's ids are 0 … {vocab_size - 1}")
+    samples = merged.n or 1
+    if samples > MAX_SAMPLES:
+        raise SamplingError(f"n={samples}: must be at most {MAX_SAMPLES}; ask for more in several requests")
     one = ResolvedSampling(
         max_tokens=room if merged.max_tokens is None else min(merged.max_tokens, room),
         min_tokens=merged.min_tokens or 0,
-        temperature=1.0 if merged.temperature is None else float(merged.temperature),
+        temperature=1.0 if merged.temperature is None else _bounded(merged.temperature, 0.0),
         top_p=1.0 if merged.top_p is None else float(merged.top_p),
-        top_k=max(0, merged.top_k or 0),
+        top_k=min(max(0, merged.top_k or 0), vocab_size),
         min_p=float(merged.min_p or 0.0),
         frequency_penalty=float(merged.frequency_penalty or 0.0),
         presence_penalty=float(merged.presence_penalty or 0.0),
-        repetition_penalty=1.0 if merged.repetition_penalty is None else float(merged.repetition_penalty),
-        logit_bias=dict(merged.logit_bias or {}),
+        repetition_penalty=1.0 if merged.repetition_penalty is None else _bounded(merged.repetition_penalty, 1 / _HUGE),
+        logit_bias={token: _bounded(bias, -math.inf) for token, bias in (merged.logit_bias or {}).items()},
         seed=seed if merged.seed is None else merged.seed,
         end_ids=frozenset() if merged.ignore_eos else end_ids,
         stop_token_ids=frozenset(merged.stop_token_ids or ()),
         logprobs=bool(merged.logprobs),
-        top_logprobs=merged.top_logprobs or 0,
+        top_logprobs=min(merged.top_logprobs or 0, vocab_size),
     )
-    return [dataclasses.replace(one, sample_index=i) for i in range(merged.n or 1)]
+    return [dataclasses.replace(one, sample_index=i) for i in range(samples)]
+
+
+def _bounded(value: float, least: float) -> float:
+    """The number within what the sampler can calculate with; -inf stays where it may be given."""
+    if value == -math.inf:
+        return -math.inf
+    return float(min(max(value, least, -_HUGE), _HUGE))

@@ -33,10 +33,15 @@ class TextStream:
         stop: strings that end the text.
         stop_regex: patterns that end the text.
         keep_stop: whether the stop stays in the text.
-        min_tokens: stops are not taken before this many ids came.
+        min_tokens: no stop begins within this many ids, so that a text has at least as many.
         on_text: is called with each piece of text that no stop can take back.
         skip_special_tokens: whether special tokens leave no text.
         at_start: whether nothing stands before the ids, so that sentencepiece's own first space is no text.
+
+    Attributes:
+        num_healed: how many of the ids spell nothing but the end of the prompt (`healing.py`); they count for nothing.
+        replaced: ids of the prompt that `visible_ids` spell anew.
+        num_hidden: how many of `visible_ids`, at their beginning, spell nothing of `text`.
 
     Raises:
         SamplingError: a stop that cannot be used.
@@ -69,6 +74,9 @@ class TextStream:
         self._border_chars = [0]
         self._num_ids = 0
         self._finished = False
+        self.num_healed = 0
+        self.replaced: tuple[int, ...] = ()
+        self.num_hidden = 0
 
     @property
     def text(self) -> str:
@@ -93,7 +101,8 @@ class TextStream:
             self._border_ids.append(self._num_ids)
             self._border_chars.append(self._num_chars)
         if text:
-            self._give(self._stops.skip(text) if self._num_ids < self._min_tokens else self._stops.feed(text))
+            early = self._num_ids - self.num_healed <= self._min_tokens
+            self._give(self._stops.skip(text) if early else self._stops.feed(text))
         return self._stops.matched is not None
 
     def finish(self) -> None:
@@ -111,9 +120,8 @@ class TextStream:
         Args:
             output_ids: the ids that were pushed (end tokens may follow them).
         """
+        num_ids, at = self._cut()
         length = len(self.text)
-        border = bisect_right(self._border_chars, length) - 1
-        num_ids, at = self._border_ids[border], self._border_chars[border]
         kept = list(output_ids[:num_ids])
         if at == length:
             unfinished = self._stops.matched is None and num_ids < self._num_ids
@@ -121,10 +129,19 @@ class TextStream:
         rest = self.text[at:]
         return kept + self._tokenizer.encode_run(rest, at_start=self._at_start and not kept), ("stop",)
 
+    def _cut(self) -> tuple[int, int]:
+        """How many ids lie wholly in `text`, and how many characters they spell."""
+        border = bisect_right(self._border_chars, len(self.text)) - 1
+        return self._border_ids[border], self._border_chars[border]
+
+    def _bytes(self, token_id: int) -> bytes:
+        """What the next id adds to the text."""
+        return self._tokenizer.token_bytes(token_id)
+
     def _decode(self, token_id: int) -> str:
         if self._skip_special and self._tokenizer.is_special(token_id):
             return ""
-        data = self._tokenizer.token_bytes(token_id)
+        data = self._bytes(token_id)
         if self._drop_space and data:
             data = data.removeprefix(b" ")
             self._drop_space = False

@@ -9,14 +9,7 @@ import torch
 
 from ..errors import InvalidValueError
 
-__all__ = ["resolve_device", "resolve_dtype"]
-
-_DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+__all__ = ["resolve_device"]
 
 
 def resolve_device(device: str) -> torch.device:
@@ -39,12 +32,3 @@ def resolve_device(device: str) -> torch.device:
     if (named.index or 0) >= count:
         raise InvalidValueError(f"device={device!r}: this machine has {count} GPU(s), numbered from 0")
     return torch.device("cuda", named.index or 0)
-
-
-def resolve_dtype(dtype: str, device: torch.device, checkpoint: torch.dtype | None) -> torch.dtype:
-    """The dtype named; "auto" is float32 on a CPU, on a GPU the checkpoint's own half precision, else bfloat16."""
-    if dtype != "auto":
-        return _DTYPES[dtype]
-    if device.type == "cpu":
-        return torch.float32
-    return checkpoint if checkpoint in (torch.bfloat16, torch.float16) else torch.bfloat16

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import queue
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -75,9 +75,7 @@ class DirectCalls:
         params, constraint = _split(sampling, kw)
         if stream:
             if many or (params.n or 1) > 1:
-                raise InvalidValueError(
-                    "stream=True takes one prompt and n=1; start several streams for several prompts"
-                )
+                raise InvalidValueError(_ONE_STREAM)
             return self._stream(prompts[0], params, constraint)
         handles = self._submit_all(prompts, params, constraint)
         with _cancelling(handles):
@@ -97,9 +95,7 @@ class DirectCalls:
         params, constraint = _split(sampling, kw)
         if stream:
             if many or (params.n or 1) > 1:
-                raise InvalidValueError(
-                    "stream=True takes one prompt and n=1; start several streams for several prompts"
-                )
+                raise InvalidValueError(_ONE_STREAM)
             return self._astream(prompts[0], params, constraint)
         handles = self._submit_all(prompts, params, constraint)
         with _cancelling(handles):
@@ -121,7 +117,7 @@ class DirectCalls:
         prompts, many = read_prompts(prompt)
         if many or isinstance(prompts[0], list):
             raise InvalidValueError("score takes one prompt, as text or messages")
-        texts = tuple(continuations)
+        texts = _checked_continuations(continuations)
         handle = self.submit_score(ScoreRequest(prompts[0], texts, score_end=(end,) * len(texts)))
         with _cancelling([handle]):
             return handle.result()
@@ -145,7 +141,7 @@ class DirectCalls:
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         handle = self.submit_input(prompt, params, constraint, lambda _, piece: pieces.put(piece))
         handle.future.add_done_callback(lambda _: pieces.put(None))
-        return _pieces(handle, pieces, constraint)
+        return TextPieces(handle, pieces, constraint)
 
     async def _astream(
         self, prompt: PromptInput, params: SamplingParams, constraint: Constraint | None
@@ -165,13 +161,45 @@ class DirectCalls:
             _settled(handle, constraint, alone=True)
 
 
-def _pieces(
+class TextPieces(Iterator[str]):
+    """The text of a request as it appears. Closing it, or dropping it, cancels the request, read from or not."""
+
+    def __init__(
+        self, handle: Handle[list[Generation]], pieces: queue.SimpleQueue[str | None], constraint: Constraint | None
+    ) -> None:
+        # A generator that was never begun runs nothing when it is closed, so this one begins at once.
+        self._pieces = _read(handle, pieces, constraint)
+        next(self._pieces)
+
+    def __next__(self) -> str:
+        piece = next(self._pieces)
+        assert piece is not None
+        return piece
+
+    def close(self) -> None:
+        """Cancels the request if it is not finished."""
+        self._pieces.close()
+
+
+def _read(
     handle: Handle[list[Generation]], pieces: queue.SimpleQueue[str | None], constraint: Constraint | None
-) -> Iterator[str]:
+) -> Generator[str | None, None, None]:
+    """Nothing, and then the pieces."""
     with _cancelling([handle]):
+        yield None
         while (piece := pieces.get()) is not None:
             yield piece
         _settled(handle, constraint, alone=True)
+
+
+def _checked_continuations(continuations: Seq[str]) -> tuple[str, ...]:
+    if isinstance(continuations, str) or not isinstance(continuations, Iterable):
+        raise TypeError(f"score: continuations={continuations!r:.80}: must be a list of texts")
+    texts = tuple(continuations)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"score: continuations[{i}]={text!r:.80} is a {type(text).__name__}, not a text")
+    return texts
 
 
 def _split(sampling: SamplingParams | None, kw: Mapping[str, Any]) -> tuple[SamplingParams, Constraint | None]:

@@ -14,9 +14,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
+from functools import partial
 
 from ..errors import (
     BackendClosedError,
@@ -28,6 +29,7 @@ from .batch import Runner
 from .engine_config import EngineConfig
 from .intake import check_fits, longest
 from .invariants import check_invariants
+from .leases import Graph
 from .outcome import Outcomes
 from .request import FinishReason, Sequence, SequenceResult, SequenceState
 from .scheduler import Plan, Scheduler
@@ -71,6 +73,7 @@ class Engine:
         self._live: dict[int, Sequence] = {}
         self._submitted: list[Sequence] = []
         self._cancelled: list[Sequence] = []
+        self._notes: list[Callable[[], None]] = []
         self._calls: list[tuple[Callable[[], None], Future[None]]] = []
         self._closing = False
         self._closed_by_listener = False
@@ -112,6 +115,20 @@ class Engine:
             seq.cancelled = True
             if seq.id in self._live:
                 self._cancelled.append(seq)
+                self._wake.notify_all()
+
+    def withdraw(self, graph: Graph, places: Iterable[int]) -> None:
+        """No sequence of the graph will come at these places: what only they need is leased no longer."""
+        self._note(partial(self.scheduler.leases.withdraw, graph, tuple(places)))
+
+    def close_graph(self, graph: Graph) -> None:
+        """Ends the graph's leases before the next step; its sequences go on."""
+        self._note(partial(self.scheduler.leases.close, graph))
+
+    def _note(self, note: Callable[[], None]) -> None:
+        with self._wake:
+            if self._dead is None and not self._closing:
+                self._notes.append(note)
                 self._wake.notify_all()
 
     def flush_cache(self) -> None:
@@ -211,8 +228,11 @@ class Engine:
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
             calls, self._calls = self._calls, []
+            notes, self._notes = self._notes, []
+        self.scheduler.add(submitted)
+        for note in notes:
+            note()
         for seq in submitted:
-            self.scheduler.add(seq)
             if seq.deadline is not None:
                 heapq.heappush(self._deadlines, (seq.deadline, seq.id))
         for seq in cancelled:
@@ -313,6 +333,7 @@ class Engine:
                     or self._submitted
                     or self._cancelled
                     or self._calls
+                    or self._notes
                     or self.scheduler.running
                     or self.scheduler.waiting
                 )

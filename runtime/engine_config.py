@@ -25,6 +25,8 @@ class EngineConfig:
         prefix_cache: whether sequences share prefixes and leave them in the tree; False is for comparison.
         forced_runs: whether a run of forced tokens enters one step together; False feeds one a step, with the same
             outcome.
+        leases: whether eviction and admission look ahead at what the requests of a graph will need; False is for
+            comparison.
         max_overtakes: how many admissions may pass the sequence that waits longest before it is next, whatever its
             priority and prefix.
         match_window: how many waiting sequences are compared by cached prefix at a time.
@@ -38,6 +40,7 @@ class EngineConfig:
     policy: str = "prefix"
     prefix_cache: bool = True
     forced_runs: bool = True
+    leases: bool = True
     max_overtakes: int = 256
     match_window: int = 64
     decode_headroom: int = 16

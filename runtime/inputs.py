@@ -26,7 +26,7 @@ def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
     """
     if isinstance(value, str):
         return [_read_one(value, "prompt")], False
-    if not isinstance(value, Sequence):
+    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidValueError(f"prompt: {_WANTED}, not {type(value).__name__}")
     if value and all(_is_id(x) for x in value):
         return [_read_one(value, "prompt")], False
@@ -45,7 +45,7 @@ def _is_id(value: Any) -> bool:
 def _read_one(value: Any, where: str) -> PromptInput:
     if isinstance(value, str):
         return (Text(value),)
-    if isinstance(value, Sequence) and value:
+    if isinstance(value, Sequence) and value and not isinstance(value, (bytes, bytearray, memoryview)):
         if all(_is_id(x) for x in value):
             return _checked_ids(value, where)
         if all(isinstance(x, Mapping) for x in value):

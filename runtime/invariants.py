@@ -5,6 +5,7 @@ In: a scheduler. Out: nothing, or an AssertionError that says what is broken.
 - Every slot but the trash slot is free, cached or owned, exactly one of them, and the sizes say the same.
 - No live row points to a free slot: a running sequence's prefix is on a locked path, its own slots are its alone.
 - A locked node's count is the number of its holders and locked children; a child's prefix is its holder's tokens.
+- The leases are those of open graphs: of each sequence of theirs that waits, and of what they still expect.
 - Every page-table row is free or held by one running sequence; who waits holds nothing.
 """
 
@@ -26,6 +27,7 @@ def check_invariants(scheduler: Scheduler) -> None:
     """Raises AssertionError where an invariant does not hold. Cost: proportional to the pool and the live tokens."""
     scheduler.placement.pool.check()
     scheduler.waiting.check()
+    scheduler.leases.check(scheduler.waiting)
     holders = Counter(seq.node for seq in scheduler.running if seq.node is not None)
     scheduler.placement.tree.check(dict(holders))
     _check_slots(scheduler)

@@ -6,34 +6,43 @@ It owns the parts and wires them: prompt → ids (`PromptEncoder`) → sequences
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import threading
-import time
 import weakref
 from collections.abc import Mapping
-from collections.abc import Sequence as Seq
 from concurrent.futures import Future
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..backend import GenerateRequest, Generation, Handle, OnText, Score, ScoreRequest
+from ..backend import (
+    GenerateRequest,
+    Generation,
+    GraphSession,
+    Handle,
+    OnText,
+    PlannedRequest,
+    PrefillRequest,
+    Score,
+    ScoreRequest,
+)
 from ..encode import PromptEncoder
 from ..errors import BackendClosedError, ForkedProcessError, InvalidValueError
 from ..prompt import EncodedPrompt, Prompt
 from ..sampling import SamplingParams
 from . import hub
+from .assembly import SequenceMaker, deadline_of, engine_config, make_runner, read_json, shut_down
+from .budget import check_budget
 from .config import RuntimeConfig
 from .defaults import model_defaults, resolve_sampling
 from .detokenizer import TextStream
-from .device import resolve_device, resolve_dtype
 from .direct import DirectCalls
-from .engine import Engine, EngineConfig
+from .engine import Engine
 from .grammar import CompiledGrammar, GrammarCompiler
+from .graph_session import Launch, LocalGraphSession
+from .healing import Healed, HealedStream, Healer
 from .inputs import PromptInput
-from .model_runner import ModelRunner, kv_slots_that_fit
-from .models import load_model
 from .request import ResolvedSampling, Sequence
 from .results import Collector, generations, scores
 from .stats import RuntimeStats
@@ -60,6 +69,7 @@ class LocalRuntime(DirectCalls):
         prefill_chunk: most prompt tokens computed in one step.
         policy: order of admission: "prefix" (longest cached prefix first, with ageing) or "fcfs".
         prefix_cache: whether prefixes are shared and kept.
+        leases: whether the cache looks ahead at what the requests of a batch will need; texts are the same without.
         cuda_graphs: whether decode steps are replayed as CUDA graphs where the device and this version can.
         overlap: whether CPU work of a step runs while the device computes.
         forced_runs: whether text that the grammar leaves no choice about enters as one run instead of a step a token.
@@ -78,7 +88,7 @@ class LocalRuntime(DirectCalls):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | None = None,
+        model: str | Path | None = None,
         *,
         device: str = "auto",
         dtype: str = "auto",
@@ -89,6 +99,7 @@ class LocalRuntime(DirectCalls):
         prefill_chunk: int = 8192,
         policy: str = "prefix",
         prefix_cache: bool = True,
+        leases: bool = True,
         cuda_graphs: bool = True,
         overlap: bool = True,
         forced_runs: bool = True,
@@ -107,12 +118,12 @@ class LocalRuntime(DirectCalls):
         self._lock = threading.Lock()
         self._seeds = random.Random(seed)
         folder = hub.resolve(self.config.model)
-        self._generation_config = _read_json(folder / "generation_config.json")
+        self._generation_config = read_json(folder / "generation_config.json")
         self._defaults = model_defaults(self._generation_config)
         self._tokenizer = Tokenizer.load(folder, chat_template=chat_template, trust_remote_code=trust_remote_code)
         self._encoder = PromptEncoder(self._tokenizer, template_kwargs=self.config.template_kwargs)
         self._end_ids = self._tokenizer.eos_ids(self._generation_config)
-        self._runner = _make_runner(folder, self.config, self._tokenizer.vocab_size)
+        self._runner = make_runner(folder, self.config, self._tokenizer.vocab_size)
         self._grammars = GrammarCompiler(
             self._tokenizer.all_token_bytes(),
             vocab_size=self._runner.vocab_size,
@@ -120,10 +131,11 @@ class LocalRuntime(DirectCalls):
             hf_tokenizer=self._tokenizer.hf,
             special_ids=frozenset(i for i in range(self._tokenizer.vocab_size) if self._tokenizer.is_special(i)),
         )
-        self._engine = Engine(self._runner, _engine_config(self.config))
+        self._healer = Healer(self._tokenizer, self._runner.vocab_size)
+        self._engine = Engine(self._runner, engine_config(self.config))
         self._engine.start()
         # Runs once: at `close`, when the last reference goes, or at the interpreter's end.
-        self._shut_down = weakref.finalize(self, _shut_down, self._pid, self._engine, self._grammars, self._runner)
+        self._shut_down = weakref.finalize(self, shut_down, self._pid, self._engine, self._grammars, self._runner)
 
     # ── Backend ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -137,8 +149,12 @@ class LocalRuntime(DirectCalls):
         sampling: SamplingParams,
         constraint: Constraint | None = None,
         on_text: OnText | None = None,
+        launch: Launch | None = None,
     ) -> Handle[list[Generation]]:
         """Starts a generation after a prompt in parts, or after ids taken as they are.
+
+        Args:
+            launch: takes its sequences instead of the engine.
 
         Raises:
             BackendClosedError, EngineDeadError, ForkedProcessError: it cannot run.
@@ -146,6 +162,7 @@ class LocalRuntime(DirectCalls):
                 that compiles slowly fails through the handle.)
         """
         self._check_alive()
+        check_budget(sampling, constraint, lambda: self.vocabulary)
         encoded = self._encode(prompt)
         ids = list(encoded.token_ids)
         samples = resolve_sampling(
@@ -157,7 +174,12 @@ class LocalRuntime(DirectCalls):
             end_ids=self._end_ids,
             seed=self._next_seed(),
         )
-        sinks = [self._sink(sampling, i, on_text) for i in range(len(samples))]
+        healed = self._healer.heal(prompt, ids, sampling) if samples[0].max_tokens else None
+        if healed is not None:
+            ids = list(healed.ids)
+            constraint = None if constraint is None else healed.constrained(constraint)
+        at_start = all(i in self._tokenizer.bos_ids for i in ids)
+        sinks = [self._sink(sampling, i, on_text, at_start, healed) for i in range(len(samples))]
         collector = Collector(
             len(samples),
             lambda results: generations(
@@ -172,14 +194,17 @@ class LocalRuntime(DirectCalls):
             ),
         )
         start = sampling.logprob_start_len
-        make = _SequenceMaker(ids, samples, collector, sinks, sampling, None if start is None else min(start, len(ids)))
+        healing = None if healed is None else (healed, self._healer)
+        start = None if start is None else min(start, len(ids))
+        make = SequenceMaker(ids, samples, collector, sinks, sampling, start, healing)
+        launch = launch or self._start
         if constraint is None:
-            self._start(collector, make(None))
+            launch(collector, make(None))
         else:
-            self._start_compiled(constraint, collector, make)
+            self._start_compiled(constraint, collector, make, launch)
         return Handle(collector.future, collector.cancel)
 
-    def submit_score(self, request: ScoreRequest) -> Handle[list[Score]]:
+    def submit_score(self, request: ScoreRequest, launch: Launch | None = None) -> Handle[list[Score]]:
         """Starts a scoring (`Backend.submit_score`): one sequence per continuation, which share all but their ends."""
         self._check_alive()
         texts = request.continuations
@@ -194,16 +219,27 @@ class LocalRuntime(DirectCalls):
         collector: Collector[list[Score]] = Collector(
             len(plans), lambda results: scores(results, texts, wholes, unconditional=request.unconditional)
         )
-        self._start(collector, [self._score_sequence(*plan, request.sampling, collector) for plan in plans])
+        sequences = [self._score_sequence(*plan, request.sampling, collector) for plan in plans]
+        (launch or self._start)(collector, sequences)
         return Handle(collector.future, collector.cancel)
 
     def submit_prefill(self, prompt: Prompt) -> Handle[int]:
         """Computes a prompt ahead (`Backend.submit_prefill`)."""
+        return self._submit_prefill(PrefillRequest(prompt), self._start)
+
+    def open_graph(self) -> GraphSession:
+        """Begins a graph of requests (`GraphBackend.open_graph`)."""
         self._check_alive()
-        ids = list(self._encode(prompt).token_ids)
-        collector: Collector[int] = Collector(1, lambda _: len(ids))
-        self._start(collector, [Sequence(ids, ResolvedSampling(max_tokens=0), collector)])
-        return Handle(collector.future, collector.cancel)
+        return LocalGraphSession(self, self._engine)
+
+    def begin(self, planned: PlannedRequest, launch: Launch) -> Handle[Any]:
+        """Makes the sequences of one request of a graph; `launch` takes them."""
+        request = planned.request
+        if isinstance(request, GenerateRequest):
+            return self.submit_input(request.prompt, request.sampling, request.constraint, planned.on_text, launch)
+        if isinstance(request, ScoreRequest):
+            return self.submit_score(request, launch)
+        return self._submit_prefill(request, launch)
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """The ids that a request with this prompt starts from."""
@@ -234,6 +270,16 @@ class LocalRuntime(DirectCalls):
     def context_length(self) -> int:
         """Most tokens of prompt and output together."""
         return self._runner.context_length
+
+    @cached_property
+    def vocabulary(self) -> frozenset[bytes]:
+        """What the tokens spell: for checks ahead of a run."""
+        return frozenset(self._tokenizer.all_token_bytes())
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        return self._runner.kv_bytes_per_token
 
     def stats(self) -> RuntimeStats:
         """What the engine holds now and has done since the start; token counts, seconds, shares."""
@@ -292,15 +338,19 @@ class LocalRuntime(DirectCalls):
         with self._lock:
             return self._seeds.getrandbits(62)
 
-    def _sink(self, sampling: SamplingParams, index: int, on_text: OnText | None) -> TextStream:
-        return TextStream(
-            self._tokenizer,
-            stop=sampling.stop or (),
-            stop_regex=sampling.stop_regex or (),
-            keep_stop=bool(sampling.keep_stop),
-            min_tokens=sampling.min_tokens or 0,
-            on_text=None if on_text is None else lambda piece: on_text(index, piece),
-        )
+    def _sink(
+        self, sampling: SamplingParams, index: int, on_text: OnText | None, at_start: bool, healed: Healed | None
+    ) -> TextStream:
+        options: dict[str, Any] = {
+            "stop": sampling.stop or (),
+            "stop_regex": sampling.stop_regex or (),
+            "keep_stop": bool(sampling.keep_stop),
+            "min_tokens": sampling.min_tokens or 0,
+            "on_text": None if on_text is None else lambda piece: on_text(index, piece),
+        }
+        if healed is not None:
+            return HealedStream(self._tokenizer, healed, **options)
+        return TextStream(self._tokenizer, at_start=at_start, **options)
 
     def _score_sequence(
         self, ids: list[int], start: int, end: bool, sampling: SamplingParams, collector: Collector[list[Score]]
@@ -312,113 +362,35 @@ class LocalRuntime(DirectCalls):
             logprob_start=start,
             score_end_ids=self._end_ids if end else None,
             priority=sampling.priority or 0,
-            deadline=_deadline(sampling),
+            deadline=deadline_of(sampling),
         )
 
     def _start(self, collector: Collector[Any], sequences: list[Sequence]) -> None:
         if collector.watch(sequences, self._engine.cancel):
             self._engine.submit(sequences)
 
-    def _start_compiled(self, constraint: Constraint, collector: Collector[Any], make: _SequenceMaker) -> None:
+    def _submit_prefill(self, request: PrefillRequest, launch: Launch) -> Handle[int]:
+        self._check_alive()
+        ids = list(self._encode(request.prompt).token_ids)
+        collector: Collector[int] = Collector(1, lambda _: len(ids))
+        priority, deadline = request.sampling.priority or 0, deadline_of(request.sampling)
+        one = Sequence(ids, ResolvedSampling(max_tokens=0), collector, priority=priority, deadline=deadline)
+        launch(collector, [one])
+        return Handle(collector.future, collector.cancel)
+
+    def _start_compiled(
+        self, constraint: Constraint, collector: Collector[Any], make: SequenceMaker, launch: Launch
+    ) -> None:
         """Submits once the grammar is there: at once for one in the cache, else from the compiler's thread."""
         compiling = self._grammars.submit(constraint)
         if compiling.done():
-            self._start(collector, make(compiling.result()))
+            launch(collector, make(compiling.result()))
             return
 
         def compiled(future: Future[CompiledGrammar]) -> None:
             try:
-                self._start(collector, make(future.result()))
+                launch(collector, make(future.result()))
             except Exception as error:
                 collector.fail(error)
 
         compiling.add_done_callback(compiled)
-
-
-class _SequenceMaker:
-    """Makes the sequences of a request once its grammar, if any, is there."""
-
-    def __init__(
-        self,
-        ids: list[int],
-        samples: Seq[ResolvedSampling],
-        collector: Collector[Any],
-        sinks: Seq[TextStream],
-        sampling: SamplingParams,
-        logprob_start: int | None,
-    ) -> None:
-        self._ids, self._samples, self._collector, self._sinks = ids, samples, collector, sinks
-        self._priority = sampling.priority or 0
-        self._deadline = _deadline(sampling)
-        self._logprob_start = logprob_start
-
-    def __call__(self, grammar: CompiledGrammar | None) -> list[Sequence]:
-        return [
-            Sequence(
-                self._ids,
-                sample,
-                self._collector,
-                sink=sink,
-                matcher=None if grammar is None else grammar.matcher(),
-                logprob_start=self._logprob_start,
-                priority=self._priority,
-                deadline=self._deadline,
-            )
-            for sample, sink in zip(self._samples, self._sinks)
-        ]
-
-
-def _deadline(sampling: SamplingParams) -> float | None:
-    return None if sampling.timeout is None else time.monotonic() + sampling.timeout
-
-
-def _make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> ModelRunner:
-    from .models import model_config
-
-    device = resolve_device(config.device)
-    described = model_config(folder)
-    dtype = resolve_dtype(config.dtype, device, described.dtype)
-    model = load_model(folder, device=device, dtype=dtype, load_format=config.load_format)
-    context = min(config.context_length or described.context_length, described.context_length)
-    slots = (
-        config.kv_tokens + 1
-        if config.kv_tokens
-        else kv_slots_that_fit(described, device, dtype, config.memory_fraction)
-    )
-    return ModelRunner(
-        model,
-        kv_slots=slots,
-        num_rows=config.max_running,
-        context_length=context,
-        attention=config.attention,
-        sample_vocab=sample_vocab,
-    )
-
-
-def _engine_config(config: RuntimeConfig) -> EngineConfig:
-    return EngineConfig(
-        max_running=config.max_running,
-        prefill_chunk=config.prefill_chunk,
-        policy=config.policy,
-        prefix_cache=config.prefix_cache,
-        forced_runs=config.forced_runs,
-        check_invariants=config.check_invariants,
-    )
-
-
-def _shut_down(pid: int, engine: Engine, grammars: GrammarCompiler, runner: ModelRunner) -> None:
-    """Ends what a runtime owns; in a forked child nothing, since its threads are the parent's."""
-    if pid == os.getpid():
-        engine.close()
-        grammars.close()
-        runner.close()
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidValueError(f"{path} is not JSON ({error}); fetch the model again") from error
-    return data if isinstance(data, dict) else None

@@ -82,6 +82,7 @@ class ModelRunner:
         self.num_slots = kv_slots
         self.num_rows = num_rows
         self.context_length = context_length
+        self.kv_bytes_per_token = bytes_per_slot(config, model.dtype)
         self.device = model.device
         self._model = model
         self._attention = make_attention(

@@ -20,9 +20,11 @@ from __future__ import annotations
 import numpy as np
 
 from .batch import Chain, RowUpdate, Segment
+from .demand_tree import Demand
 from .engine_config import EngineConfig
 from .kv_pool import SlotPool, Slots
-from .radix_cache import Namespace, Node, RadixCache
+from .leases import LeaseBook, namespace_of
+from .radix_cache import Node, RadixCache
 from .request import Sequence
 
 __all__ = ["NO_SLOTS", "Placement"]
@@ -39,7 +41,8 @@ class Placement:
 
     def __init__(self, config: EngineConfig, *, num_slots: int, num_rows: int) -> None:
         self.pool = SlotPool(num_slots)
-        self.tree = RadixCache()
+        self.leases = LeaseBook(self._needed_less, enabled=config.leases and config.prefix_cache)
+        self.tree = RadixCache(self.leases.need if config.leases else None)
         self.free_rows = list(range(min(num_rows, config.max_running)))[::-1]
         self.updates: list[RowUpdate] = []  # not yet part of a step
         self._config = config
@@ -56,7 +59,7 @@ class Placement:
 
     def peek(self, seq: Sequence) -> tuple[int, int]:
         """Length of the cached prefix of a waiting sequence, and the serial of the node it ends in."""
-        return self.tree.peek(_namespace(seq), seq.tokens.view(0, len(seq.tokens)))
+        return self.tree.peek(namespace_of(seq), seq.tokens.view(0, len(seq.tokens)))
 
     def attach(self, seq: Sequence) -> Slots:
         """Locks the cached prefix of a waiting sequence; its slots, for `start`."""
@@ -64,7 +67,7 @@ class Placement:
         seq.prefill_end = min(len(seq), fed_at_once)
         if not self._config.prefix_cache:
             return NO_SLOTS
-        seq.node, slots = self.tree.match(self.tree.root(_namespace(seq)), seq.tokens.view(0, seq.prefill_end))
+        seq.node, slots = self.tree.match(self.tree.root(namespace_of(seq)), seq.tokens.view(0, seq.prefill_end))
         seq.tree_len = len(slots)
         self.tree.lock(seq.node)
         return slots
@@ -136,6 +139,13 @@ class Placement:
         self.pool.give_back(slots)
         return len(slots)
 
+    def make_room(self, count: int) -> bool:
+        """Whether `count` slots are free, or can be had of prefixes that nobody is known to need; frees these."""
+        missing = count - self.pool.num_free
+        if missing > 0:
+            self.pool.give_back(self.tree.evict(missing, leased=False))
+        return self.pool.num_free >= count
+
     def take_updates(self) -> list[RowUpdate]:
         """The page-table entries that changed since the last step, in order."""
         updates, self.updates = self.updates, []
@@ -162,6 +172,9 @@ class Placement:
             self.pool.give_back(self.tree.evict(missing))
         return self.pool.take(count)
 
+    def _needed_less(self, demand: Demand | None) -> None:
+        self.tree.reconsider(None if demand is None else (demand.namespace, demand.tokens))
+
     def _update_row(self, seq: Sequence, slots: Slots) -> None:
         self.updates.append(RowUpdate(seq.row, seq.kv_len, slots))
 
@@ -179,7 +192,3 @@ def _skip(seq: Sequence) -> None:
     """Moves `pos` over what need not run, because its keys and values are there and nobody wants its logits."""
     seq.pos = min(seq.kv_len, seq.first_logits())
     seq.ran_to = max(seq.ran_to, seq.pos)
-
-
-def _namespace(seq: Sequence) -> Namespace:
-    return ("user", seq.namespace)

@@ -11,62 +11,24 @@ Locks. A holder locks the node where its prefix ends. `node.locks` counts the ho
 that are locked themselves, so moving a lock from a node to its child costs the same at any depth. A node with
 `locks > 0` is never evicted. Splitting an edge makes a new *upper* node; the lower one keeps its identity, its holders
 and the position where it ends, so whoever holds a node need not know that it was split.
+
+Eviction takes tokens from the ends of unlocked leaves, in the order of `eviction.py`.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .demand_tree import Need
+from .eviction import EvictionOrder
 from .kv_pool import Slots
+from .radix_node import EMPTY, Namespace, Node, Tokens, path_tokens, upward
 
 __all__ = ["Match", "Namespace", "Node", "RadixCache", "Tokens"]
-
-Tokens = NDArray[np.int32]
-"""int32 [n]: token ids."""
-
-Namespace = tuple[Hashable, ...]
-"""The key of a root: (who gives the key, the key, …), so that a user's key never equals an internal one."""
-
-_EMPTY = np.empty(0, dtype=np.int32)
-
-
-class Node:
-    """One edge of the tree: the tokens from the parent's end to this node's end, and their slots.
-
-    Attributes:
-        tokens, slots: int32 arrays of equal length, at least 1 except at a root; never written in place.
-        parent: None at a root and where the node was evicted.
-        children: first token of the child's edge → child.
-        locks: holders here plus locked children.
-        last_used: the tree's clock when a holder last entered or left.
-        serial: unique, in order of creation.
-        queued: whether the eviction queue has an entry for it.
-    """
-
-    __slots__ = ("children", "last_used", "locks", "namespace", "parent", "queued", "serial", "slots", "tokens")
-
-    def __init__(self, parent: Node | None, namespace: Namespace, tokens: Tokens, slots: Slots, serial: int) -> None:
-        self.parent = parent
-        self.namespace = namespace
-        self.tokens = tokens
-        self.slots = slots
-        self.serial = serial
-        self.children: dict[int, Node] = {}
-        self.locks = 0
-        self.last_used = 0
-        self.queued = False
-
-    def __len__(self) -> int:
-        return int(self.tokens.shape[0])
-
-    def __repr__(self) -> str:
-        return f"<Node {self.serial}: {len(self)} tokens, {len(self.children)} children, {self.locks} locks>"
 
 
 class Match(NamedTuple):
@@ -79,28 +41,29 @@ class Match(NamedTuple):
 class RadixCache:
     """The tree of all namespaces.
 
+    Args:
+        future: what is needed again of the beginning of some tokens, and when; None: nothing is known.
+
     Attributes:
         evictable_size: slots on unlocked edges, "cached, held by none".
         protected_size: slots on locked edges.
         splits: how often an edge was split: until it was, a node's path is the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, future: Callable[[Namespace, Tokens], Need] | None = None) -> None:
         self.evictable_size = 0
         self.protected_size = 0
         self.splits = 0
         self._roots: dict[Namespace, Node] = {}
         self._serials = itertools.count()
         self._clock = 0
-        # (last_used, serial, node): every unlocked leaf has exactly one entry. Entries are not removed when a node is
-        # locked, gets a child or is used again; they are put right when they come up.
-        self._queue: list[tuple[int, int, Node]] = []
+        self._order = EvictionOrder(future)
 
     def root(self, namespace: Namespace) -> Node:
         """The root of a namespace, made on first use."""
         node = self._roots.get(namespace)
         if node is None:
-            node = self._roots[namespace] = Node(None, namespace, _EMPTY, _EMPTY, next(self._serials))
+            node = self._roots[namespace] = Node(None, namespace, EMPTY, EMPTY, next(self._serials))
         return node
 
     def match(self, start: Node, tokens: Tokens) -> Match:
@@ -113,20 +76,12 @@ class RadixCache:
             node.last_used = self._clock
             slots.append(node.slots)
             done += common
-        return Match(node, np.concatenate(slots) if slots else _EMPTY)
+        return Match(node, np.concatenate(slots) if slots else EMPTY)
 
     def peek(self, namespace: Namespace, tokens: Tokens) -> tuple[int, int]:
         """(length of the cached prefix, serial of the node it ends in); no change of state."""
-        node = self._roots.get(namespace)
-        if node is None:
-            return 0, -1
-        done = 0
-        while (step := _step(node, tokens, done)) is not None:
-            node, common = step
-            done += common
-            if common < len(node):
-                break
-        return done, node.serial
+        node, done = self._walk(namespace, tokens)
+        return done, -1 if node is None else node.serial
 
     def extend(self, node: Node, tokens: Tokens, slots: Slots) -> Node:
         """Adds a child with these tokens, at least one; `slots` are the tree's from here on.
@@ -140,7 +95,7 @@ class RadixCache:
         child.last_used = self._clock
         node.children[first] = child
         self.evictable_size += len(child)
-        self._enqueue(child)
+        self._order.add(child)
         return child
 
     def insert(self, start: Node, tokens: Tokens, slots: Slots) -> tuple[Node, Slots]:
@@ -186,42 +141,42 @@ class RadixCache:
             if above is None:
                 self._drop_if_empty(at)
             elif not at.children:
-                self._enqueue(at)
+                self._order.add(at)
             at = above
 
-    def evict(self, count: int) -> Slots:
-        """Takes up to `count` slots off unlocked leaves, least recently used first, from the end of each.
+    def evict(self, count: int, *, leased: bool = True) -> Slots:
+        """Takes up to `count` slots off unlocked leaves, those that will be needed again last and only if `leased`.
 
         Returns:
-            the slots, fewer than asked only where everything else is locked. They are the caller's.
+            the slots, fewer than asked only where everything else is locked (or leased). They are the caller's.
         """
         taken: list[Slots] = []
         missing = count
-        while missing > 0 and self._queue:
-            used, _, node = heapq.heappop(self._queue)
-            node.queued = False
-            if node.parent is None or node.locks or node.children:
-                continue
-            if node.last_used != used:
-                self._enqueue(node)
-                continue
-            taken.append(self._cut(node, missing))
+        while missing > 0 and (found := self._order.next(leased=leased)) is not None:
+            node, most = found
+            taken.append(self._cut(node, min(missing, most)))
             missing -= len(taken[-1])
-        return np.concatenate(taken) if taken else _EMPTY
+        return np.concatenate(taken) if taken else EMPTY
+
+    def reconsider(self, prefix: tuple[Namespace, Tokens] | None) -> None:
+        """A prefix (None: any) is needed later than before, or no more."""
+        if prefix is None:
+            self._order.reconsider_all()
+        elif (node := self._walk(*prefix)[0]) is not None:
+            self._order.reconsider(node)
 
     def path_slots(self, node: Node) -> Slots:
         """The slots from the root to the end of `node`: position i of the prefix lives in the i-th."""
-        runs = [at.slots for at in _upward(node)]
+        runs = [at.slots for at in upward(node)]
         return np.concatenate(runs[::-1])
 
     def path_tokens(self, node: Node) -> Tokens:
         """The tokens from the root to the end of `node`."""
-        runs = [at.tokens for at in _upward(node)]
-        return np.concatenate(runs[::-1])
+        return path_tokens(node)
 
     def path(self, node: Node) -> list[Node]:
         """The nodes from the root's child to `node`."""
-        return [at for at in _upward(node) if at.parent is not None][::-1]
+        return [at for at in upward(node) if at.parent is not None][::-1]
 
     def nodes(self) -> Iterator[Node]:
         """Every node, roots included, parents before children."""
@@ -243,10 +198,18 @@ class RadixCache:
             _check_node(node, holders.get(node, 0))
         assert self.evictable_size == sum(len(n) for n in nodes if not n.locks), "evictable size"
         assert self.protected_size == sum(len(n) for n in nodes if n.locks), "protected size"
-        entries = [node for _, _, node in self._queue]
-        assert len(set(entries)) == len(entries), "a node is queued twice"
-        assert all(node.queued for node in entries), "queued and not marked"
-        assert not any(node.queued for node in set(nodes) - set(entries)), "marked and not queued"
+        self._order.check(nodes)
+
+    def _walk(self, namespace: Namespace, tokens: Tokens) -> tuple[Node | None, int]:
+        """The node in whose edge the cached prefix ends, and its length; None where there is no such namespace."""
+        node = self._roots.get(namespace)
+        done = 0
+        while node is not None and (step := _step(node, tokens, done)) is not None:
+            node, common = step
+            done += common
+            if common < len(node):
+                break
+        return node, done
 
     def _split(self, child: Node, length: int) -> Node:
         above = child.parent
@@ -266,7 +229,7 @@ class RadixCache:
             slots = leaf.slots[keep:]
             leaf.tokens, leaf.slots = leaf.tokens[:keep], leaf.slots[:keep]
             self.evictable_size -= len(slots)
-            self._enqueue(leaf)
+            self._order.add(leaf)  # what is left may be needed sooner, or not at all
             return slots
         above = leaf.parent
         assert above is not None
@@ -276,13 +239,8 @@ class RadixCache:
         if above.parent is None:
             self._drop_if_empty(above)
         elif not above.children and not above.locks:
-            self._enqueue(above)
+            self._order.add(above)
         return leaf.slots
-
-    def _enqueue(self, node: Node) -> None:
-        if not node.queued:
-            node.queued = True
-            heapq.heappush(self._queue, (node.last_used, node.serial, node))
 
     def _drop_if_empty(self, root: Node) -> None:
         if not root.children and not root.locks:
@@ -302,13 +260,6 @@ def _step(node: Node, tokens: Tokens, done: int) -> tuple[Node, int] | None:
     return child, first if differs[first] else length
 
 
-def _upward(node: Node) -> Iterator[Node]:
-    at: Node | None = node
-    while at is not None:
-        yield at
-        at = at.parent
-
-
 def _check_node(node: Node, holders: int) -> None:
     locked_children = sum(1 for child in node.children.values() if child.locks)
     assert node.locks == holders + locked_children, f"{node}: {holders} holders, {locked_children} locked children"
@@ -318,5 +269,3 @@ def _check_node(node: Node, holders: int) -> None:
         assert child.parent is node, f"{child} does not know its parent {node}"
         assert child.namespace == node.namespace, f"{child} is in another namespace than {node}"
         assert first == int(child.tokens[0]), f"{child} begins with {int(child.tokens[0])}, its key is {first}"
-    if not node.children and not node.locks and node.parent is not None:
-        assert node.queued, f"{node} is an unlocked leaf that eviction would miss"

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 from .token_buffer import TokenBuffer
 
 if TYPE_CHECKING:
+    from ..backend import Keep
     from .batch import Chain, PenaltyState
     from .grammar.matcher import Matcher
+    from .leases import Graph
     from .radix_cache import Node
 
 __all__ = ["FinishReason", "Listener", "ResolvedSampling", "Sequence", "SequenceResult", "SequenceState", "TextSink"]
@@ -154,6 +156,9 @@ class Sequence:
         deadline: `time.monotonic()` seconds after which it is cancelled, or None.
         namespace: sequences share cached prefixes only within one namespace.
         on_token: called with every output id, on the engine's thread.
+        graph: the graph of requests that it belongs to, or None.
+        place: its place in the graph's order; its samples and continuations have the same.
+        keeps: what of it later places need.
 
     Positions, while it lives (all half-open, `len` = prompt and output tokens so far):
 
@@ -178,6 +183,9 @@ class Sequence:
     deadline: float | None = None
     namespace: str = ""
     on_token: Callable[[int], None] | None = None
+    graph: Graph | None = None
+    place: int = 0
+    keeps: tuple[Keep, ...] = ()
 
     # filled by the engine
     id: int = field(default_factory=lambda: next(_ids), init=False)
@@ -190,6 +198,7 @@ class Sequence:
     cancelled: bool = field(default=False, init=False)
     max_len: int = field(default=0, init=False)
     arrival: int = field(default=-1, init=False)
+    rank: tuple[int, int] = field(default=(-1, 0), init=False)
 
     # filled by the scheduler: where its keys and values are, and what has run
     row: int = field(default=-1, init=False)

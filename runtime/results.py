@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..backend import Generation, Meta, Score
-from ..errors import CancelledError, DeadlineError
+from ..errors import CancelledError
 from .request import FinishReason, Sequence, SequenceResult
 
 if TYPE_CHECKING:
@@ -76,12 +76,7 @@ class Collector(Generic[T]):
         """One sequence ended."""
         if result.finish_reason is FinishReason.CANCELLED:
             self._drop_siblings(seq)
-            late = seq.deadline is not None and result.total_s >= seq.deadline - seq.submitted_at
-            self.fail(
-                DeadlineError(f"the request was not done within its timeout of {seq.deadline - seq.submitted_at:.3g} s")
-                if late and seq.deadline is not None and not self._cancelled
-                else CancelledError("the request was cancelled")
-            )
+            self.fail(CancelledError("the request was cancelled"))
             return
         with self._lock:
             if self._missing == 0:
@@ -124,24 +119,26 @@ def generations(
     made = []
     for result, sink in zip(results, sinks):
         ids, exceptions = sink.visible_ids(result.output_ids)
+        healed = sink.num_healed
+        completion = len(result.output_ids) - healed
         meta = Meta(
             finish_reason=result.finish_reason.value,
             matched_stop=sink.matched_stop if sink.matched_stop is not None else result.matched_stop,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=prompt_tokens + healed,
             cached_tokens=result.cached_tokens,
-            completion_tokens=len(result.output_ids),
-            forced_tokens=result.forced_tokens,
-            token_ids=tuple(ids),
+            completion_tokens=completion,
+            forced_tokens=min(result.forced_tokens, completion),
+            token_ids=tuple(ids[sink.num_hidden :]),
             reencoded=tuple(dict.fromkeys((*reencoded, *exceptions))),
-            logprobs=tuple(result.logprobs) if with_logprobs else None,
-            top_logprobs=tuple(result.top_logprobs) if with_top else None,
+            logprobs=tuple(result.logprobs[healed:]) if with_logprobs else None,
+            top_logprobs=tuple(result.top_logprobs[healed:]) if with_top else None,
             prompt_logprobs=None if result.prompt_logprobs is None else tuple(result.prompt_logprobs),
-            token_texts=tuple(tokenizer.decode([i]) for i in result.output_ids) if with_texts else None,
+            token_texts=tuple(tokenizer.decode([i]) for i in result.output_ids[healed:]) if with_texts else None,
             queue_s=result.queue_s,
             first_token_s=result.first_token_s,
             total_s=result.total_s,
         )
-        made.append(Generation(sink.text, tuple(ids), None, meta))
+        made.append(Generation(sink.text, tuple(ids), None, meta, replaced=sink.replaced))
     return made
 
 

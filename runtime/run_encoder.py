@@ -5,7 +5,8 @@ genuine, they are exactly those of the tokenizer itself.
 
 The text is cut at genuine special tokens only. Each piece between is encoded by a copy of the tokenizer that knows no
 added token, so that nothing in it can become one. A second copy adds no leading space: it encodes what continues a
-text whose ids are fixed.
+text whose ids are fixed. Long pieces are cut further where that changes no id (`text_cuts.py`), so that what long
+texts begin with alike is encoded once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from ..errors import InvalidValueError
 from .special_tokens import Span, SpecialTokens, is_markup
+from .text_cuts import may_cut, pieces
 
 __all__ = ["RunCache", "RunEncoder"]
 
@@ -69,6 +71,7 @@ class RunEncoder:
         bare, self._prefix = _without_prefix(plain)
         self._plain = _Piecewise(plain, spec)
         self._bare = self._plain if self._prefix == "none" else _Piecewise(bare, spec)
+        self._cuts = may_cut(bare)
         self._whole: Any = None if _splits_like_us(spec) else _load(_without_limits(spec))
         self._cache = RunCache()
 
@@ -99,7 +102,14 @@ class RunEncoder:
             prefixed = at_start or not is_first
         else:
             prefixed = self._prefix == "first" and at_start and is_first
-        return self._cached(text, "prefixed" if prefixed else "bare")
+        kind = "prefixed" if prefixed else "bare"
+        if not self._cuts:
+            return self._cached(text, kind)
+        ids: list[int] = []
+        for piece in pieces(text):
+            ids += self._cached(piece, kind)
+            kind = "bare"
+        return ids
 
     def _cached(self, text: str, kind: str) -> tuple[int, ...]:
         ids = self._cache.get((text, kind))

@@ -19,7 +19,8 @@ Where tokens, locks and rows go, and who has them when, is `placement.py`.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .batch import Chain, RowUpdate
@@ -98,17 +99,22 @@ class Scheduler:
         self.config = config
         self.counters = counters
         self.placement = Placement(config, num_slots=num_slots, num_rows=num_rows)
+        self.leases = self.placement.leases
         self.waiting = WaitingQueue(config, self.placement.peek)
         self.running: list[Sequence] = []  # the most important first
         self._begin = begin
         self._arrivals = 0
         self._stalled_steps = 0
+        self._share_written = 1.0  # of the tokens that sequences of graphs may write, how many they do write
 
-    def add(self, seq: Sequence) -> None:
-        """A new sequence waits."""
-        seq.arrival = self._arrivals
-        self._arrivals += 1
-        self.waiting.add(seq)
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """New sequences wait; those of one graph that come together are leased together."""
+        sequences = list(sequences)
+        for seq in sequences:
+            seq.arrival = self._arrivals
+            self._arrivals += 1
+            self.waiting.add(seq)
+        self.leases.submitted(sequences)
 
     def remove(self, seq: Sequence) -> None:
         """The sequence is over, wherever it stands; what it computed stays in the tree."""
@@ -118,6 +124,10 @@ class Scheduler:
             if seq.kv_len >= len(seq.prompt_ids):
                 seq.ran_to = max(seq.ran_to, len(seq.prompt_ids))
             self._stop(seq)
+        if seq.graph is not None and seq.ending is not None and seq.max_len > len(seq.prompt_ids):
+            share = len(seq.output_ids) / (seq.max_len - len(seq.prompt_ids))
+            self._share_written += (share - self._share_written) / 16
+        self.leases.ended(seq)
         self._count_prompt(seq)
         seq.state = SequenceState.FINISHED
 
@@ -232,12 +242,32 @@ class Scheduler:
                 self.placement.detach(seq)
                 plan.admitting = False  # whoever is next waits for room, so that nobody smaller takes it for ever
                 return
+            if self._better_later(seq):
+                self.placement.detach(seq)
+                self.waiting.hold_graphs()
+                continue
             self.waiting.admitted(seq)
+            self.leases.admitted(seq)
             seq.state = SequenceState.RUNNING
             bisect.insort(self.running, seq, key=_importance)
             self.placement.start(seq, slots)
             self._plan_chunk(seq, plan)
             reserved += self._reserve(seq)
+
+    def _better_later(self, seq: Sequence) -> bool:
+        """Whether a graph's sequence waits until others end, since to run it now would cost prefixes that are needed
+        again, or the preemption of somebody."""
+        if seq.graph is None or not self.config.leases or self.waiting.overdue:
+            return False
+        if not self.running or seq.priority > min(other.priority for other in self.running):
+            return False
+        return not self.placement.make_room(sum(map(self._growth, [*self.running, seq])))
+
+    def _growth(self, seq: Sequence) -> int:
+        """The slots that a sequence will probably want until it ends, judging by those that ended before."""
+        written = len(seq.output_ids)
+        more = max(0.0, self._share_written * (seq.max_len - len(seq.prompt_ids)) - written)
+        return max(self._reserve(seq), min(seq.max_len, len(seq) + math.ceil(more)) - seq.kv_len)
 
     def _reserve(self, seq: Sequence) -> int:
         """The slots that a running sequence will want soon: the rest of its prefill, and some to decode."""
@@ -250,6 +280,7 @@ class Scheduler:
         seq.state = SequenceState.WAITING
         self.counters.preemptions += 1
         self.waiting.add(seq)
+        self.leases.waits(seq)
 
     def _stop(self, seq: Sequence) -> None:
         self.running.remove(seq)
@@ -263,5 +294,5 @@ class Scheduler:
         self.counters.cached_tokens += seq.cached_tokens
 
 
-def _importance(seq: Sequence) -> tuple[int, int]:
-    return -seq.priority, seq.arrival
+def _importance(seq: Sequence) -> tuple[int, tuple[int, int]]:
+    return -seq.priority, seq.rank

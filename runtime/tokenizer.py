@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ChatTemplateError, ModelError, UnsupportedModelError
 from .run_encoder import RunEncoder
-from .special_tokens import Span, SpecialTokens
+from .special_tokens import Span, SpecialTokens, is_markup
 from .token_bytes import TokenBytes
 
 __all__ = ["Tokenizer", "read_chat_template"]
@@ -137,6 +137,11 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Whether the id is a special token, one that texts leave out."""
         return token_id in self._added and bool(self._added[token_id]["special"])
+
+    def is_markup(self, token_id: int) -> bool:
+        """Whether the id is an added token that stands for markup, special or not (`<think>`), not for text."""
+        added = self._added.get(token_id)
+        return added is not None and (bool(added["special"]) or is_markup(added["content"]))
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of a token in a running text; of a special token, its spelling; b"" for an id without a token."""

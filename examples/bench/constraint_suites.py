@@ -11,6 +11,7 @@ A row is right when no invalid value is accepted in any spelling and every valid
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -126,17 +127,22 @@ def radicel_maker(tokenizer: Any) -> Callable[..., Accepts]:
     return lambda schema, documents: _checker(Constraint.json_schema(schema, documents), tokenizer)
 
 
-def llguidance_maker(schema: Any, documents: dict[str, Any]) -> Accepts:
-    """llguidance's own reading of a schema, in its default mode, one byte a token."""
-    from llguidance import LLMatcher
+@functools.cache
+def byte_tokens() -> Any:
+    """One byte a token, for llguidance."""
     from radicel.runtime.grammar import Vocabulary
     from radicel.runtime.grammar.llguidance_engine import LLGuidanceEngine
 
-    tokens = [bytes([byte]) for byte in range(256)]
-    engine = LLGuidanceEngine(Vocabulary(tokens, vocab_size=257, end_ids={256}))
+    return LLGuidanceEngine(Vocabulary([bytes([b]) for b in range(256)], vocab_size=257, end_ids={256})).tokenizer
+
+
+def llguidance_maker(schema: Any, documents: dict[str, Any]) -> Accepts:
+    """llguidance's own reading of a schema, in its default mode, one byte a token."""
+    from llguidance import LLMatcher
+
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    text = schema if isinstance(schema, dict) else {"allOf": [schema]}
-    start = LLMatcher(engine.tokenizer, LLMatcher.grammar_from_json_schema(text, overrides=options), log_level=0)
+    text = json.dumps(schema if isinstance(schema, dict) else {"allOf": [schema]})
+    start = LLMatcher(byte_tokens(), LLMatcher.grammar_from_json_schema(text, overrides=options), log_level=0)
     if start.is_error():
         raise ConstraintError(start.get_error().splitlines()[0], keyword="engine")
 

@@ -15,7 +15,7 @@ from ..sampling import SamplingParams, sampling_field_names
 from .expr import Expr, Recorder
 from .select import select
 
-__all__ = ["Gen", "checked_name", "checked_sampling", "gen", "gen_int", "gen_string"]
+__all__ = ["Gen", "checked_name", "gen", "gen_int", "gen_string"]
 
 _CONSTRAINTS = ("schema", "regex", "json_schema", "choices", "dtype", "strict", "whitespace")
 _SAMPLING = sampling_field_names()
@@ -103,7 +103,7 @@ def gen(
         dtype: int, float, bool or str: the text is one, and the value is converted.
         strict: whether objects of a schema that do not say so are closed.
         whitespace: `"flexible"` allows bounded white space between JSON tokens.
-        any_order, validate, on_budget, thinking, tools, token_healing: not in this version.
+        any_order, validate, on_budget, thinking, tools: not in this version.
 
     Raises:
         SamplingError: a sampling parameter out of its range.
@@ -113,7 +113,7 @@ def gen(
     given = dict(locals())
     _refuse_later(given)
     checked_name(name, "gen")
-    sampling = checked_sampling({k: v for k, v in given.items() if k in _SAMPLING})
+    sampling = SamplingParams.of(**{k: v for k, v in given.items() if k in _SAMPLING})
     if grammar is not None and ebnf is not None:
         raise InvalidValueError("grammar is given twice, as 'grammar' and under its other name 'ebnf'; give it once")
     constraint = Constraint.from_gen(
@@ -143,14 +143,6 @@ def checked_name(name: object, function: str) -> None:
         raise TypeError(f"{function}: name={name!r} is a {type(name).__name__}; a variable's name is a str")
     if name == "":
         raise InvalidValueError(f"{function}: name is empty; leave it out for a value that is not read")
-
-
-def checked_sampling(keywords: Mapping[str, Any]) -> SamplingParams:
-    """`SamplingParams.of`, refusing what this version does not have."""
-    sampling = SamplingParams.of(**keywords)
-    if sampling.token_healing:
-        raise UnsupportedError("token_healing=True is not in this version; leave it out, or give False")
-    return sampling
 
 
 def _refuse_later(given: Mapping[str, Any]) -> None:

@@ -160,6 +160,7 @@ class _Parser:
 
     def _bounds(self, token: _Token) -> tuple[int, int | None]:
         numbers = [int(n) for n in re.findall(r"\d+", token.text)]
+        high: int | None
         if token.kind == "tilde" or "," not in token.text:
             if not numbers:
                 self._fail("a repeat without a number", token.offset, "grammar")

@@ -7,12 +7,15 @@ repeats; the same in llguidance's Lark; whether it is left-recursive (which deci
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from ..errors import ConstraintError
-from .grammar_ast import finite_rules, is_left_recursive, write_gbnf, write_lark
+from . import charsets
+from .grammar_ast import Ref, finite_rules, is_left_recursive, write_gbnf, write_lark
 from .grammar_parse import parse_grammar
+from .regex_ast import Chars, Seq
 
-__all__ = ["checked", "left_recursive", "to_lark"]
+__all__ = ["checked", "following", "left_recursive", "to_lark"]
 
 
 def checked(text: str) -> str:
@@ -39,6 +42,17 @@ def checked(text: str) -> str:
 def left_recursive(text: str) -> bool:
     """Whether a rule of a grammar in normal form can begin with itself."""
     return is_left_recursive(parse_grammar(text)[0])
+
+
+def following(before: str, text: str) -> str:
+    """A grammar in normal form for the texts of another one, each with `before` in front."""
+    rules, root = parse_grammar(text)
+    start = "following"
+    while start in rules:
+        start += "_"
+    items: list[Any] = [Chars(charsets.of_ranges([(ord(c), ord(c))])) for c in before]
+    items.append(Ref(root))
+    return write_gbnf({start: Seq(tuple(items)), **rules}, start)
 
 
 def to_lark(text: str) -> str:

@@ -12,21 +12,21 @@ from ..errors import ConstraintError
 from .arrays import array_shapes
 from .cases import Budget, Case, cases_of, types_of
 from .documents import Sub
-from .negation import FULL_MATCH, REFUSE, TYPES
+from .negation import FULL_MATCH, NOT_WHOLE, REFUSE, TYPES
 from .objects import object_shapes
 from .scalars import number_shape, string_shape
 from .shapes import AnyJson, ArrayShape, NodeId, ObjectShape, Scalar, Shape
 
 __all__ = ["Graph"]
 
-_STEPS = 20_000
+_STEPS = 4_000
 _DEPTH = 3
 _ASSERTIONS = frozenset(
     "type minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern format items "
     "prefixItems additionalItems minItems maxItems contains uniqueItems unevaluatedItems properties patternProperties "
     "additionalProperties required minProperties maxProperties propertyNames unevaluatedProperties "
     "contentEncoding contentMediaType".split()
-) | {FULL_MATCH, REFUSE}
+) | {FULL_MATCH, NOT_WHOLE, REFUSE}
 
 
 class Graph:

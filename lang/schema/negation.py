@@ -11,13 +11,15 @@ from typing import Any
 from .documents import Sub
 from .patterns import other_names
 
-__all__ = ["FULL_MATCH", "REFUSE", "TYPES", "broken"]
+__all__ = ["FULL_MATCH", "NOT_WHOLE", "REFUSE", "REFUSE_REF", "TYPES", "broken"]
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 
 # Keywords of our own inside rewritten schemas; a private-use character keeps them out of anybody's way.
 FULL_MATCH = "\ue000full_match"
 REFUSE = "\ue000refuse"
+REFUSE_REF = "\ue000not_ref"
+NOT_WHOLE = "\ue000not_whole"
 
 _ANNOTATIONS = frozenset(
     "$schema $id id $comment $anchor $defs definitions title description default examples readOnly writeOnly "
@@ -39,9 +41,6 @@ def broken(sub: Sub) -> list[Any]:
         if keyword not in _ANNOTATIONS:
             alternatives += _breaks(keyword, value, schema)
     return alternatives or [False]
-
-
-REFUSE_REF = "\ue000not_ref"
 
 
 def _breaks(keyword: str, value: Any, schema: dict[str, Any]) -> list[Any]:
@@ -74,7 +73,7 @@ def _not_type(types: list[str]) -> list[Any]:
     others = [t for t in TYPES if t not in types and not (t == "number" and "integer" in types)]
     found: list[Any] = [{"type": others}] if others else []
     if "integer" in types and "number" not in types:
-        found.append({"type": "number", REFUSE: "type"})
+        found.append({"type": "number", NOT_WHOLE: True})
     return found
 
 

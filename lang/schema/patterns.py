@@ -8,6 +8,7 @@ left that two engines could read in two ways.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Collection
 from typing import Any
@@ -21,7 +22,7 @@ from .regex_anchors import language
 from .regex_ast import EMPTY, NOTHING, Alt, Chars, Node, Repeat, Seq, alt, max_width, min_width, repeat, seq, write
 from .regex_parse import RegexParser
 
-__all__ = ["full_match", "other_names", "pattern_text", "pattern_widths", "search", "searches", "translate"]
+__all__ = ["full_match", "one_of", "other_names", "pattern_text", "pattern_widths", "search", "searches", "translate"]
 
 
 def pattern_text(pattern: Any) -> str:
@@ -107,6 +108,27 @@ def _in_json(node: Node) -> Node:
 
 
 _NOT_NUL = charsets.of_ranges([(1, 0x10FFFF)])
+
+
+def one_of(texts: Collection[str]) -> str:
+    """A pattern, for the engines, for exactly these texts."""
+    return write(_tree(sorted(set(texts)), 0), engine=True)
+
+
+def _tree(texts: list[str], depth: int) -> Node:
+    """The alternatives of sorted texts that agree up to `depth`, shared beginnings written once."""
+    options: list[Node] = []
+    rest = texts
+    if rest and len(rest[0]) == depth:
+        options.append(EMPTY)
+        rest = rest[1:]
+    for _, group in itertools.groupby(rest, key=lambda text: text[depth]):
+        same = list(group)
+        # Sorted, so what the first and the last share, all share.
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(same[0], same[-1])))
+        start = [Chars(charsets.of_ranges([(ord(c), ord(c))])) for c in same[0][depth:shared]]
+        options.append(seq(*start, _tree(same, shared)))
+    return Alt(tuple(options)) if len(options) > 1 else options[0]
 
 
 @functools.lru_cache(maxsize=1024)

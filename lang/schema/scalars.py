@@ -9,7 +9,7 @@ from typing import Any
 
 from .documents import Sub
 from .formats import LENGTHS, format_pattern
-from .negation import FULL_MATCH
+from .negation import FULL_MATCH, NOT_WHOLE
 from .patterns import full_match, pattern_widths, search
 from .shapes import Scalar
 
@@ -32,6 +32,11 @@ def number_shape(subs: Sequence[Sub], whole: bool, note: Note) -> Scalar | None:
             step = _common(step, _fraction(sub.schema["multipleOf"]))
     if step is not None and step.denominator == 1 and step > 0:
         whole = True
+    for sub in subs:
+        if NOT_WHOLE in sub.schema:
+            if whole:
+                return None
+            raise sub.error("numbers that are no integers cannot be told apart by a mask", "not")
     schema: dict[str, Any] = {"type": "integer" if whole else "number"}
     if low is not None and high is not None and _no_number(low, high, whole):
         last = next(sub for sub in reversed(subs) if any("imum" in keyword for keyword in sub.schema))

@@ -17,15 +17,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pydantic
 import typing_extensions
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
 
 from ..errors import ConstraintError
+from .type_schemas import SchemaForWriting
 
 __all__ = ["adapter", "is_type", "type_schema"]
-
-# A number as people write it: no sign but minus, no leading zeros, no exponent; digits bounded, so that it ends.
-_DECIMAL = r"^-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?$"
 
 
 def is_type(thing: Any) -> bool:
@@ -40,7 +36,7 @@ def type_schema(type_: Any) -> dict[str, Any]:
         ConstraintError: a type for which there is none.
     """
     try:
-        return adapter(type_).json_schema(schema_generator=_Generator, mode="validation")
+        return adapter(type_).json_schema(schema_generator=SchemaForWriting, mode="validation")
     except (pydantic.errors.PydanticUserError, TypeError, NameError) as error:
         raise ConstraintError(f"schema={type_!r} has no JSON schema: {error}", keyword="schema") from error
 
@@ -65,41 +61,10 @@ def _cached_adapter(type_: Any) -> pydantic.TypeAdapter[Any]:
 def _new_adapter(type_: Any) -> pydantic.TypeAdapter[Any]:
     try:
         return pydantic.TypeAdapter(readable(type_))
-    except (pydantic.errors.PydanticUserError, NameError) as error:
+    except (pydantic.errors.PydanticUserError, NameError, ImportError) as error:
         raise ConstraintError(
             f"schema={type_!r} is not a type with a JSON schema: {error}", keyword="schema"
         ) from error
-
-
-class _Generator(GenerateJsonSchema):
-    """Schemas for writing: one spelling where pydantic reads several."""
-
-    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
-        bounds = {"multiple_of", "le", "ge", "lt", "gt", "max_digits", "decimal_places"} & schema.keys()
-        if bounds:
-            return self.float_schema(core_schema.float_schema(**_float_bounds(schema)))
-        return {"type": "string", "pattern": _DECIMAL}
-
-    def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
-        return _repeats(super().set_schema(schema))
-
-    def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
-        return _repeats(super().frozenset_schema(schema))
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        written = super().default_schema(schema)
-        written.pop("default", None)
-        return written
-
-
-def _float_bounds(schema: core_schema.DecimalSchema) -> dict[str, Any]:
-    return {name: float(schema[name]) for name in ("le", "ge", "lt", "gt") if name in schema}
-
-
-def _repeats(schema: JsonSchemaValue) -> JsonSchemaValue:
-    # A list with repeats reads as the set without them, so nothing needs to forbid repeats in the text.
-    schema.pop("uniqueItems", None)
-    return schema
 
 
 def readable(type_: Any) -> Any:
@@ -116,7 +81,7 @@ class _Exchange:
         self.made: dict[type, Any] = {}
 
     def of(self, type_: Any) -> Any:
-        if _is_old_typed_dict(type_):
+        if typing_extensions.is_typeddict(type_) and _holds_old(type_):
             return self._typed_dict(type_)
         if _is_dataclass(type_) and _holds_old(type_):
             return self._dataclass(type_)
@@ -171,7 +136,7 @@ def _is_dataclass(type_: Any) -> bool:
 def _holds_old(type_: Any, seen: frozenset[Any] = frozenset()) -> bool:
     if _is_old_typed_dict(type_):
         return True
-    if _is_dataclass(type_) and type_ not in seen:
+    if (_is_dataclass(type_) or typing_extensions.is_typeddict(type_)) and type_ not in seen:
         try:
             hints = get_type_hints(type_, include_extras=True)
         except NameError:

@@ -6,6 +6,7 @@ a value (`IncompleteOutputError`) or not a value at all (`OutputValidationError`
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,6 +15,7 @@ import pydantic
 import regex
 
 from ..errors import ConstraintError, IncompleteOutputError, OutputValidationError
+from .documents import Sub, admits, root_sub
 from .types import adapter
 
 if TYPE_CHECKING:
@@ -88,7 +90,23 @@ def _parse_json(constraint: Constraint, text: str) -> Any:
     value = _loads(text)
     if constraint.type is not None:
         return _typed(constraint.type, text)
+    if not _obeys(constraint.source, value):
+        source = _shown(constraint.source)
+        raise OutputValidationError(f"{_shown(text)} does not obey the schema {source}", text=text)
     return text if constraint.kind == "json_schema" else value
+
+
+def _obeys(source: str, value: Any) -> bool:
+    """Whether a value is valid, by an independent validator (it cannot see documents that were given apart)."""
+    try:
+        return admits(_root(source), value)
+    except ConstraintError:
+        return True
+
+
+@functools.lru_cache(maxsize=64)
+def _root(source: str) -> Sub:
+    return root_sub(source, None)
 
 
 def _loads(text: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
 from ...constraint import Constraint
@@ -39,7 +39,7 @@ class LLGuidanceEngine:
             ConstraintError: llguidance cannot read or enforce it.
         """
         grammar = llguidance_grammar(constraint)
-        matcher = LLMatcher(self.tokenizer, grammar, log_level=0)
+        matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
         probe = matcher.deep_copy()
         if not matcher.is_error():
             probe.compute_bitmask()  # what is too complex often shows in the first mask
@@ -49,6 +49,9 @@ class LLGuidanceEngine:
             raise ConstraintError(f"the {constraint.kind} constraint cannot be enforced: {reason}", keyword=keyword)
         return LLGuidanceGrammar(matcher, self._vocabulary)
 
+
+# Some real schemas have thousands of optional keys; four items a key in one row. Error texts stay free of the schema.
+_LIMITS = LLParserLimits(max_items_in_row=60_000, step_max_items=400_000, verbose_errors=False)
 
 # What the engine says, and the keyword that it speaks of.
 _KEYWORDS = {"patternProperty": "patternProperties", "maxProperties": "minProperties", "range": "minimum"}

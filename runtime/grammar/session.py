@@ -63,13 +63,20 @@ class Session:
         self._ended = ended
 
     def accept(self, token_id: int) -> bool:
-        """Advances over a token; False, and no change, where the grammar does not allow it."""
+        """Advances over a token; False, and no change, where the grammar does not allow it.
+
+        Raises:
+            ConstraintError: the engine gave up (too complex): this sequence cannot go on.
+        """
         if self._ended or not 0 <= token_id < self._vocabulary.size:
             return False
         if token_id in self._vocabulary.end_ids:
             self._ended = self._core.may_end()
             return self._ended
-        if not self._vocabulary.text_bytes[token_id] or not self._core.consume(token_id):
+        if not self._vocabulary.text_bytes[token_id]:
+            return False
+        if not self._core.consume(token_id):
+            self._check_alive()
             return False
         self._accepted.append(token_id)
         return True
@@ -84,11 +91,7 @@ class Session:
             row[:] = 0
             return
         self._core.fill(row)
-        problem = self._core.error()
-        if problem is None and not row.any():
-            problem = "it allows no token although the text is not finished"
-        if problem is not None:
-            raise ConstraintError(f"the grammar cannot go on after {self._tail()!r}: {problem}")
+        self._check_alive(None if row.any() else "it allows no token although the text is not finished")
 
     def rollback(self, num_tokens: int) -> None:
         """Takes back the last accepted tokens, an end token included."""
@@ -122,6 +125,11 @@ class Session:
         if not forced:
             return []
         return forced_ids(forced, self._accepted, self._vocabulary, self._mask_after)
+
+    def _check_alive(self, problem: str | None = None) -> None:
+        problem = self._core.error() or problem
+        if problem is not None:
+            raise ConstraintError(f"the grammar cannot go on after {self._tail()!r}: {problem}")
 
     def _mask_after(self, ids: Sequence[int]) -> Mask | None:
         done = 0

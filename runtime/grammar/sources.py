@@ -10,7 +10,8 @@ from typing import Any
 
 from ...constraint import Constraint
 from ...errors import ConstraintError
-from ...schema.grammars import to_lark
+from ...schema.grammars import following, to_lark
+from ...schema.patterns import one_of
 
 __all__ = ["llguidance_grammar", "xgrammar_grammar"]
 
@@ -24,22 +25,30 @@ _HEAD = '%llguidance {"no_forcing": true}\n'
 
 def llguidance_grammar(constraint: Constraint) -> str:
     """What llguidance compiles for this constraint (its dialect of Lark)."""
-    if constraint.form == "json":
-        return f"{_HEAD}start: %json {json.dumps(_with_options(constraint))}"
-    if constraint.form == "regex":
-        return f"{_HEAD}start: /{constraint.text}/"
-    if constraint.form == "choices":
-        return f"{_HEAD}start: " + " | ".join(json.dumps(option, ensure_ascii=False) for option in constraint.options)
-    return _HEAD + to_lark(constraint.text)
+    if constraint.form == "grammar":
+        return _HEAD + to_lark(_gbnf(constraint))
+    if not constraint.after:
+        return f"{_HEAD}start: {_value(constraint)}"
+    return f"{_HEAD}start: /{one_of((constraint.after,))}/ value\nvalue: {_value(constraint)}"
 
 
 def xgrammar_grammar(constraint: Constraint) -> str:
     """What xgrammar compiles for this constraint (GBNF)."""
     if constraint.form == "grammar":
-        return constraint.text
+        return _gbnf(constraint)
     if constraint.form == "choices":
-        return "root ::= " + " | ".join(json.dumps(option) for option in constraint.options)
+        return "root ::= " + " | ".join(json.dumps(constraint.after + option) for option in constraint.options)
     raise ConstraintError(f"xgrammar is not given a {constraint.kind} constraint", keyword=constraint.kind)
+
+
+def _gbnf(constraint: Constraint) -> str:
+    return following(constraint.after, constraint.text) if constraint.after else constraint.text
+
+
+def _value(constraint: Constraint) -> str:
+    if constraint.form == "json":
+        return f"%json {json.dumps(_with_options(constraint))}"
+    return f"/{constraint.text if constraint.form == 'regex' else one_of(constraint.options)}/"
 
 
 def _with_options(constraint: Constraint) -> Any:

@@ -100,14 +100,15 @@ def load_model(
 
 
 def resolve_dtype(config: ModelConfig, device: torch.device | str, dtype: torch.dtype | str) -> torch.dtype:
-    """The dtype to compute in; "auto" is the checkpoint's on a GPU and float32 on a CPU.
+    """The dtype to compute in; "auto" is float32 on a CPU, on a GPU the checkpoint's half precision or bfloat16.
 
     Raises:
         InvalidValueError: a dtype that we do not compute in.
     """
     name = str(dtype).removeprefix("torch.")
     if name == "auto":
-        name = config.dtype if torch.device(device).type == "cuda" else "float32"
+        half = config.dtype if config.dtype in ("bfloat16", "float16") else "bfloat16"
+        name = half if torch.device(device).type == "cuda" else "float32"
     if name not in DTYPES:
         raise InvalidValueError(f"dtype={name!r} is not known; one of: auto, {', '.join(DTYPES)}")
     return DTYPES[name]

@@ -10,5 +10,5 @@ from parity import Reference
 
 @pytest.fixture(scope="session")
 def reference(model_dir: Path) -> Reference:
-    """transformers on the embedded model, in float32 on the CPU."""
-    return Reference(model_dir)
+    """transformers on the embedded model, in float32 on the same GPU."""
+    return Reference(model_dir, "cuda")

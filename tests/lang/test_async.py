@@ -73,7 +73,7 @@ def test_a_timeout_cancels_the_request(held, until):
 
 def test_the_loop_is_never_blocked():
     async def main():
-        mock = MockBackend(lambda request: Reply("x", delay=0.2))
+        mock = MockBackend(lambda request: Reply("x", delay=1.0))
         longest, last = 0.0, time.monotonic()
         task = asyncio.gather(*(reads.arun(i, backend=mock) for i in range(50)))
         while not task.done():
@@ -82,7 +82,7 @@ def test_the_loop_is_never_blocked():
         await task
         return longest
 
-    assert asyncio.run(main()) < 0.15
+    assert asyncio.run(main()) < 0.5  # half of what one read takes
 
 
 def test_errors_are_the_original_exceptions():

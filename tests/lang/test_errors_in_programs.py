@@ -42,6 +42,18 @@ def test_backend_error_is_raised_by_run_and_by_every_read_that_needs_it():  # A1
         assert raised.value is boom
 
 
+def test_the_traceback_shows_the_line_of_the_body_and_that_of_the_backend():
+    def body(s):
+        s += gen("a")
+        return s["a"]  # the read
+
+    with pytest.raises(Boom) as raised:
+        function(body).run(backend=MockBackend([Boom()]))
+    shown = "".join(traceback.format_exception(raised.value))
+    assert 'return s["a"]  # the read' in shown
+    assert "delivery.py" in shown
+
+
 def test_what_does_not_depend_on_the_failed_node_goes_on():
     def body(s):
         b = s.fork(2)

@@ -10,6 +10,7 @@ from radicel import MockBackend, assistant, function, gen, ir, select, special, 
 from radicel.errors import ProgramError
 from radicel.ir import Branch, Node, Op, frontier, prompt_of
 from radicel.prompt import Generated, Text, TurnBegin, TurnEnd
+from radicel.template import Template, Value
 
 
 @function
@@ -113,7 +114,15 @@ BAD_NODES = {
     "the payload belongs to the op": Node(Op.TEXT, "plain"),
     "a turn begins outside a turn": Node(Op.TURN_BEGIN, "user", Node(Op.TURN_BEGIN, "user")),
     "a turn ends inside a turn": Node(Op.TURN_END, None, Node(Op.TEXT, Text("x"))),
-    "only joins have data edges": Node(Op.TEXT, Text("x"), None, (Node(Op.TEXT, Text("y")),)),
+    "only joins and texts with values have data edges": Node(Op.TURN_BEGIN, "user", None, (Node(Op.TEXT, Text("y")),)),
+    "a text needs what makes the values in it": Node(Op.TEXT, Text("x"), None, (Node(Op.ARGUMENT, "y"),)),
+    "a value in a text comes from a node that makes one": Node(
+        Op.TEXT,
+        Template((Value("y", made_nothing := Node(Op.TEXT, Text("y"))),)),
+        None,
+        (made_nothing,),
+    ),
+    "an argument stands alone": Node(Op.ARGUMENT, "x", Node(Op.TEXT, Text("y"))),
     "joined branches hang on the stream that joins them": Node(
         Op.JOIN, "first", Node(Op.TEXT, Text("x")), (Node(Op.TEXT, Text("y")),)
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from functools import cache
@@ -324,7 +325,10 @@ def test_no_model_there(tmp_path: Path) -> None:
 def test_dtypes(tiny_llama: Path) -> None:
     config = model_config(tiny_llama)
     assert resolve_dtype(config, "cpu", "auto") == torch.float32
-    assert resolve_dtype(config, "cuda", "auto") == torch.float32  # the checkpoint's
+    assert resolve_dtype(config, "cuda", "auto") == torch.bfloat16
+    for half in (torch.float16, torch.bfloat16):  # the checkpoint's own
+        named = dataclasses.replace(config, dtype=str(half).removeprefix("torch."))
+        assert resolve_dtype(named, "cuda", "auto") == half
     assert resolve_dtype(config, "cpu", torch.bfloat16) == torch.bfloat16
     assert load_model(tiny_llama, device="cpu").dtype == torch.float32
     with pytest.raises(InvalidValueError, match="dtype='int8' is not known; one of: auto, float32"):

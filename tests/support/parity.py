@@ -60,10 +60,11 @@ CHATS = [
     ],
 ]
 LONG = [
-    _STORY * 28 + "\n\nWhat does the captain write into the book?",
-    _NOTES * 26 + "\n\n¿A qué hora llegó el señor Ibáñez?",
-    "\n".join(f"Item {i}: {i * i} boxes of {'red' if i % 2 else 'blue'} paint." for i in range(1, 92)) + "\nWhich is last?",
-    _STORY * 14 + _NOTES * 12 + "\n\nSummarise the text in one sentence.",
+    _STORY * 34 + "\n\nWhat does the captain write into the book?",
+    _NOTES * 36 + "\n\n¿A qué hora llegó el señor Ibáñez?",
+    "\n".join(f"Item {i}: {i * i} boxes of {'red' if i % 2 else 'blue'} paint." for i in range(1, 110))
+    + "\nWhich is last?",
+    _STORY * 18 + _NOTES * 18 + "\n\nSummarise the text in one sentence.",
 ]
 
 
@@ -79,7 +80,8 @@ class Expected:
 
     Attributes:
         prompt_ids: ids of the rendered conversation.
-        output_ids: greedy ids, the end token excluded.
+        output_ids: greedy ids, the end token excluded. Where the limit of tokens cuts a character, its first ids are
+            left out: a text never ends in half a character, and `token_ids` spell the text.
         ended: whether an end token followed.
         logprobs: of output_ids.
         margins: difference of the two largest logits at each step, the end token's step included.
@@ -98,22 +100,29 @@ class Expected:
         for i, want in enumerate(self.output_ids):
             if i < len(ours) and ours[i] == want:
                 continue
-            assert self.margins[i] < TIE, f"step {i} of {self.messages[-1]['content'][:40]!r}: {ours} != {self.output_ids}"
+            assert self.margins[i] < TIE, (
+                f"step {i} of {self.messages[-1]['content'][:40]!r}: {ours} != {self.output_ids}"
+            )
             return
         if len(ours) > len(self.output_ids):
             assert self.margins[-1] < TIE, f"{len(ours)} ids where transformers ends after {len(self.output_ids)}"
 
 
 class Reference:
-    """transformers' own model and generate, in float32 on the CPU."""
+    """transformers' own model and generate, in float32."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
         self._known: dict[str, Expected] = {}
+
+    def prompt_ids(self, messages: list[dict[str, str]]) -> list[int]:
+        """A conversation as transformers renders and encodes it."""
+        ids: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return ids
 
     def expected(self, messages: list[dict[str, str]]) -> Expected:
         """The greedy continuation of a conversation, computed once."""
@@ -121,20 +130,22 @@ class Reference:
 
         key = repr(messages)
         if key not in self._known:
-            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            ids = self.prompt_ids(messages)
             out = self.model.generate(
-                torch.tensor([ids]),
-                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                torch.tensor([ids], device=self.model.device),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=self.model.device),
                 max_new_tokens=NEW_TOKENS,
                 do_sample=False,
                 output_logits=True,
                 return_dict_in_generate=True,
             )
-            self._known[key] = _expected(messages, ids, out, self.model.generation_config.eos_token_id)
+            self._known[key] = _expected(messages, ids, out, self.model.generation_config.eos_token_id, self.tokenizer)
         return self._known[key]
 
 
-def _expected(messages: list[dict[str, str]], ids: list[int], out: Any, end: int | list[int]) -> Expected:
+def _expected(
+    messages: list[dict[str, str]], ids: list[int], out: Any, end: int | list[int], tokenizer: Any
+) -> Expected:
     import torch
 
     ends = {end} if isinstance(end, int) else set(end)
@@ -143,6 +154,8 @@ def _expected(messages: list[dict[str, str]], ids: list[int], out: Any, end: int
     top = logits.topk(2).values
     ended = new[-1] in ends
     kept = new[:-1] if ended else new
+    while kept and not ended and tokenizer.decode(kept).endswith("\ufffd"):
+        kept = kept[:-1]
     logprobs = logits.log_softmax(-1)
     return Expected(
         messages=messages,

@@ -1,0 +1,98 @@
+"""What a model should write for a Python type: pydantic's JSON schema, narrowed to one good spelling.
+
+In: pydantic's core schema of a type. Out: a JSON schema of texts that the type's validator reads (nearly) always, where
+pydantic's own schema is looser than its validator: decimals, URLs, durations, keys that are numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+from typing_extensions import override
+
+__all__ = ["SchemaForWriting"]
+
+# A number as people write it: no sign but minus, no leading zeros, no exponent; digits bounded, so that it ends.
+_DECIMAL = r"^-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?$"
+_INTEGER = r"^-?(?:0|[1-9][0-9]{0,17})$"
+_SECONDS = r"[0-9]{1,6}(?:\.[0-9]{1,6})?S"
+_CLOCK = rf"T(?:[0-9]{{1,4}}H(?:[0-9]{{1,4}}M)?(?:{_SECONDS})?|[0-9]{{1,4}}M(?:{_SECONDS})?|{_SECONDS})"
+_DURATION = rf"^-?P(?:[0-9]{{1,6}}D(?:{_CLOCK})?|{_CLOCK})$"
+_PART = r"(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?"
+_COMPLEX = rf"^-?{_PART}(?:[+-]{_PART}j)?$"
+_KEYS = {"int": _INTEGER, "float": _DECIMAL, "decimal": _DECIMAL, "bool": "^(?:true|false)$"}
+
+
+class SchemaForWriting(GenerateJsonSchema):
+    """Generates the schemas."""
+
+    @override
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """A string of digits where nothing bounds it, else a number with the bounds (places as a multiple)."""
+        said: dict[str, Any] = {name: schema.get(name) for name in ("multiple_of", "le", "ge", "lt", "gt")}
+        bounds: dict[str, Any] = {name: float(value) for name, value in said.items() if value is not None}
+        places, digits = schema.get("decimal_places"), schema.get("max_digits")
+        if not bounds and places is None and digits is None:
+            return {"type": "string", "pattern": _DECIMAL}
+        if places is not None and "multiple_of" not in bounds:
+            bounds["multiple_of"] = 10.0**-places
+        number = self.float_schema(core_schema.float_schema(**bounds))
+        if digits is None:
+            return number
+        limit = 10 ** (digits - (places or 0))
+        return {"allOf": [number, {"exclusiveMinimum": -limit, "exclusiveMaximum": limit}]}
+
+    @override
+    def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:
+        """ISO 8601 without years and months, whose length varies."""
+        return {"type": "string", "pattern": _DURATION}
+
+    @override
+    def complex_schema(self, schema: core_schema.ComplexSchema) -> JsonSchemaValue:
+        """As Python spells them: `1.5-2j`."""
+        return {"type": "string", "pattern": _COMPLEX}
+
+    @override
+    def url_schema(self, schema: core_schema.UrlSchema) -> JsonSchemaValue:
+        """A URI, of the allowed schemes where the type names them."""
+        written = super().url_schema(schema)
+        schemes = schema.get("allowed_schemes")
+        if schemes:
+            host = r"[a-z0-9](?:[a-z0-9-]{0,20}[a-z0-9])?"
+            start = "|".join(schemes)
+            written["pattern"] = rf"^(?:{start})://{host}(?:\.{host}){{0,4}}(?::[1-9][0-9]{{0,3}})?(?:[/?#].*)?$"
+        return written
+
+    @override
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        """An object; keys that must read as numbers are spelled as numbers."""
+        written = super().dict_schema(schema)
+        keys = schema.get("keys_schema")
+        pattern = _KEYS.get(keys["type"]) if keys else None
+        if pattern is not None and "propertyNames" not in written:
+            written["propertyNames"] = {"pattern": pattern}
+        return written
+
+    @override
+    def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
+        """A list: with repeats it reads as the set without them."""
+        return _with_repeats(super().set_schema(schema))
+
+    @override
+    def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
+        """A list: with repeats it reads as the set without them."""
+        return _with_repeats(super().frozenset_schema(schema))
+
+    @override
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """The schema of the value; a default is no part of what may be written."""
+        written = super().default_schema(schema)
+        written.pop("default", None)
+        return written
+
+
+def _with_repeats(schema: JsonSchemaValue) -> JsonSchemaValue:
+    schema.pop("uniqueItems", None)
+    return schema
