@@ -21,6 +21,7 @@ from .launch import padded, supported
 __all__ = ["sample_tokens"]
 
 BLOCK = 4096
+"""Ids of one round; twice as many in the pass for the maximum, which needs few registers."""
 
 
 @triton.jit
@@ -69,7 +70,7 @@ def _border(
         for first in range(0, vocab, BLOCK):
             ids = first + tl.arange(0, BLOCK)
             x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
-            distance = tl.abs((x - best) / temperature)
+            distance = tl.abs(tl.div_rn(x - best, temperature))
             bits = distance.to(tl.int32, bitcast=True)
             taken = (bits <= middle) & (ids < vocab)
             counts += taken.to(tl.int32)
@@ -108,7 +109,7 @@ def _kept(
     """Weights (float64) of a block, 0 where left out, and how many equals of the border were seen up to its end."""
     ids = first + tl.arange(0, BLOCK)
     x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
-    scaled = (x - best) / temperature
+    scaled = tl.div_rn(x - best, temperature)
     bits = tl.abs(scaled).to(tl.int32, bitcast=True)
     equal = ((bits == border) & (ids < vocab)).to(tl.int32)
     rank = seen_equal + tl.cumsum(equal, 0)
@@ -132,6 +133,7 @@ def _sample_tokens_kernel(
     vocab,
     HAS_MASKS: tl.constexpr,
     BLOCK: tl.constexpr,
+    LONG_BLOCK: tl.constexpr,
 ):
     LARGEST: tl.constexpr = 3.4028234663852886e38
     NOTHING: tl.constexpr = 2139095040  # the bits of infinity
@@ -143,17 +145,18 @@ def _sample_tokens_kernel(
         mask_ptr += tl.maximum(mask, 0).to(tl.int64) * words
         words = tl.where(mask >= 0, words, 0)
 
-    lanes = tl.arange(0, BLOCK)
-    tops = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
-    places = lanes
-    for first in range(0, vocab, BLOCK):
-        ids = first + lanes
+    long_lanes = tl.arange(0, LONG_BLOCK)
+    tops = tl.full([LONG_BLOCK], float("-inf"), dtype=tl.float32)
+    places = long_lanes
+    for first in range(0, vocab, LONG_BLOCK):
+        ids = first + long_lanes
         x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
         places = tl.where(x > tops, ids, places)
         tops = tl.maximum(tops, x)
     best = tl.max(tops, 0)
     chosen = tl.min(tl.where(tops == best, places, 2147483647), 0)
 
+    lanes = tl.arange(0, BLOCK)
     temperature = tl.load(temperature_ptr + row)
     if (temperature > 0.0) & (best > -LARGEST):
         top_k = tl.load(top_k_ptr + row)
@@ -169,7 +172,7 @@ def _sample_tokens_kernel(
             for first in range(0, vocab, BLOCK):
                 ids = first + lanes
                 x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
-                distance = tl.abs((x - best) / temperature)
+                distance = tl.abs(tl.div_rn(x - best, temperature))
                 bits = distance.to(tl.int32, bitcast=True)
                 finite = (bits < NOTHING) & (ids < vocab)
                 counts += finite.to(tl.int32)
@@ -264,6 +267,7 @@ def sample_tokens(
             vocab,
             HAS_MASKS=masked,
             BLOCK=min(BLOCK, padded(vocab, 128)),
+            LONG_BLOCK=min(2 * BLOCK, padded(vocab, 128)),
             num_warps=16 if vocab > 4096 else 4,
         )
     return out
