@@ -59,6 +59,7 @@ class TraceExecutor(Executor):
     def __init__(self, tracer: Tracer, program: str, parent: Executor | None = None) -> None:
         super().__init__(cast("Backend", _NoBackend(tracer)), parent=parent)
         self.tracer = tracer
+        self.cells = tracer.cells  # text of one program holds values of another
         self.program = program
         self.ended: OpenEndReached | None = None
         self.forgiving: bool = isinstance(parent, TraceExecutor) and parent.forgiving
