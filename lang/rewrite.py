@@ -6,6 +6,8 @@ In: a function, and the hooks. Out: a function that does the same, where
     f(a, b=c)      is   call(f, a, b=c)
     a % b          is   percent(a, b)
     a in b         is   sought(a) in b
+    f"{a!a}"       is   f"{ascii(a)}"
+    eval(a)        is   eval(evaluated(a))          and exec
 
 or None where the source is not there or is not what the function was compiled from: that is compared code by code.
 The hooks stand in the code's constants, so the function's globals are its own.
@@ -24,7 +26,7 @@ from typing_extensions import override
 
 __all__ = ["HOOKS", "Rewriter"]
 
-HOOKS = ("text", "call", "percent", "sought")
+HOOKS = ("text", "call", "percent", "sought", "ascii", "evaluated")
 _PLACE = "\ufde0{}\ufde0"  # a constant that no source has; the hook takes its place
 _OF_THE_FRAME = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
 _MAX_FILES = 64
@@ -110,6 +112,8 @@ class _Hooking(ast.NodeTransformer):
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 part.value = self.visit(part.value)
+                if part.conversion == ord("a"):
+                    part.value, part.conversion = _hook("ascii", [part.value], part.value), -1
                 if isinstance(part.format_spec, ast.JoinedStr):
                     self._inside(part.format_spec)
         return node
@@ -118,6 +122,8 @@ class _Hooking(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id in _OF_THE_FRAME:
+            if node.func.id in ("eval", "exec") and node.args:
+                node.args[0] = _hook("evaluated", [node.args[0]], node.args[0])
             return node
         return _hook("call", [node.func, *node.args], node, node.keywords)
 
