@@ -8,9 +8,12 @@ allows more, never less.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import ConstraintError
+from .grammar_ast import MOST_ELEMENTS
 from .regex_text import is_ordinary
 from .shapes import AnyJson, ArrayShape, NodeId, ObjectShape, Scalar, Shape
 
@@ -69,11 +72,25 @@ class _Writer:
         if shape.prefix:
             schema["prefixItems"] = [self._child(node) for node in shape.prefix]
         schema["items"] = False if shape.rest is None else self._child(shape.rest)
+        if shape.unique:
+            schema["uniqueItems"] = True
+            schema["items"] = {"enum": self._values(shape)}
         if shape.low:
             schema["minItems"] = shape.low
         if shape.high is not None:
             schema["maxItems"] = shape.high
         return schema
+
+    def _values(self, shape: ArrayShape) -> list[Any]:
+        """The items of a list without repeats."""
+        assert shape.rest is not None
+        found: dict[str, Any] = {}
+        for option in self._shapes[shape.rest]:
+            assert isinstance(option, Scalar)
+            known = {"boolean": [False, True], "null": [None]}
+            for value in option.schema.get("enum") or known[option.schema["type"]]:
+                found.setdefault(json.dumps(value, sort_keys=True), value)
+        return list(found.values())
 
     def _object(self, shape: ObjectShape) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "object"}
@@ -92,7 +109,14 @@ class _Writer:
         if len(ordinary) < len(patterns):
             schema["x-patternProperties"] = {t: value for t, value in patterns.items() if not is_ordinary(t)}
         schema["additionalProperties"] = False if shape.rest is None else self._child(shape.rest)
-        if self._any_order:
+        if self._any_order and len(shape.fields) > 1:
+            names = ", ".join(name for name, _, _ in shape.fields[:3])
+            if len(shape.fields) > MOST_ELEMENTS or shape.high is not None:
+                raise ConstraintError(
+                    f"any_order=True: the object with the keys {names}, … has more than {MOST_ELEMENTS} of them, or "
+                    "counts its open keys; leave any_order out",
+                    keyword="any_order",
+                )
             schema["x-any-order"] = True
         if shape.low:
             schema["minProperties"] = shape.low

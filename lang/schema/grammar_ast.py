@@ -14,7 +14,8 @@ from . import charsets
 from .regex_ast import Alt, Chars, Leaf, Node, Repeat, Seq, write
 
 __all__ = [
-    "Foreign", "Ref", "Rules", "Token", "finite_rules", "is_left_recursive", "write_gbnf", "write_lark",
+    "MOST_ELEMENTS", "Bag", "Foreign", "Ref", "Rules", "Token", "finite_rules", "is_left_recursive", "write_gbnf",
+    "write_lark",
 ]  # fmt: skip
 
 
@@ -39,6 +40,45 @@ class Foreign(Leaf):
     schema: str
     node: Node
 
+
+@dataclass(frozen=True)
+class Bag(Leaf):
+    """Elements in any order, each at most once; between them, any number of others.
+
+    Attributes:
+        first: the elements, where one comes first.
+        later: the same, where something stands before (with the comma).
+        needed: so many of the elements, the first ones, must occur.
+        low: least number of elements.
+        high: most.
+        other_first: what may stand beside the elements, where it comes first; `NOTHING`: nothing may.
+        other_later: the same, where something stands before.
+        least_others: 1 where at least one of these must occur, else 0.
+    """
+
+    first: tuple[Node, ...]
+    later: tuple[Node, ...]
+    needed: int
+    low: int
+    high: int | None
+    other_first: Node
+    other_later: Node
+    least_others: int = 0
+
+    def may_end(self, seen: int) -> bool:
+        """Whether it may end after these elements (a bit each; the bit after them: others occurred)."""
+        count = (seen & ((1 << len(self.first)) - 1)).bit_count()
+        needed = (1 << self.needed) - 1
+        return seen & needed == needed and count >= self.low and seen >> len(self.first) >= self.least_others
+
+    def may_take(self, seen: int, index: int) -> bool:
+        """Whether an element may still come."""
+        count = (seen & ((1 << len(self.first)) - 1)).bit_count()
+        return not seen >> index & 1 and (self.high is None or count < self.high)
+
+
+MOST_ELEMENTS = 62
+"""Of a `Bag`: the engine's parameter has 64 bits."""
 
 Rules = Mapping[str, Node]
 """Nodes that may have `Ref`, `Token` and `Foreign` in them, by name."""

@@ -12,7 +12,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from .constraint_rules import constraint_rules
-from .grammar_ast import Foreign, Rules, Token
+from .grammar_ast import Bag, Foreign, Rules, Token
 from .regex_ast import ANYTHING, Alt, And, Node, Not, Repeat, Seq, alt, min_width, repeat, seq
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def language_of(constraint: Constraint) -> tuple[Rules, str]:
 def _widened(node: Node) -> Any:
     if isinstance(node, (Token, Foreign)):
         return _widened(node.node)
+    if isinstance(node, Bag):
+        return _some(node)
     if isinstance(node, Seq):
         return seq(*map(_widened, node.items))
     if isinstance(node, Alt):
@@ -41,3 +43,13 @@ def _widened(node: Node) -> Any:
         # The part with the longest shortest text says most.
         return max(map(_widened, node.parts), key=min_width)
     return ANYTHING if isinstance(node, Not) else node
+
+
+def _some(bag: Bag) -> Any:
+    """At least so many elements as the bag needs, in any order, as often as one likes."""
+    first, later = (
+        alt(*map(_widened, ways)) for ways in ((*bag.first, bag.other_first), (*bag.later, bag.other_later))
+    )
+    least = max(bag.needed, bag.low, bag.least_others)
+    several = seq(first, repeat(later, max(0, least - 1), None))
+    return several if least else repeat(several, 0, 1)

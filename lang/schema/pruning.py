@@ -76,7 +76,7 @@ def _trimmed(shape: Shape, possible: set[NodeId]) -> Shape:
         if places == float("inf"):
             return shape
         most = int(places) if shape.high is None else min(int(places), shape.high)
-        return ArrayShape(shape.prefix[:most], None, shape.low, most)
+        return dataclasses.replace(shape, prefix=shape.prefix[:most], rest=None, high=most)
     if isinstance(shape, ObjectShape):
         fields = tuple(field for field in shape.fields if field[1] in possible)
         absent = shape.absent | {name for name, node, _ in shape.fields if node not in possible}

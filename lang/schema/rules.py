@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .grammar_ast import Foreign, Ref, Token
+from .grammar_ast import Bag, Foreign, Ref, Token
 from .numbers import number_node
 from .patterns import one_of, other_names
 from .quoted import json_string
@@ -125,6 +125,8 @@ class _Writer:
         return Ref("json")
 
     def _array(self, schema: Mapping[str, Any]) -> Node:
+        if schema.get("uniqueItems"):
+            return self._set(schema)
         if "x-states" in schema:
             return self._states(schema["x-states"], schema["x-ends"])
         prefix = [self._node(item) for item in schema.get("prefixItems", ())]
@@ -146,6 +148,15 @@ class _Writer:
             if index >= low:
                 tail = repeat(tail, 0, 1)
         return seq(self._open("["), tail, self._close("]"))
+
+    def _set(self, schema: Mapping[str, Any]) -> Node:
+        """A list of known values, each at most once."""
+        comma = Token(self._spelling.comma)
+        items = [self._values([value]) for value in schema["items"]["enum"]]
+        later = [seq(comma, item) for item in items]
+        low, high = schema.get("minItems", 0), schema.get("maxItems")
+        body = Bag(tuple(items), tuple(later), 0, low, high, NOTHING, NOTHING)
+        return seq(self._open("["), body, self._close("]"))
 
     def _states(self, states: Sequence[Sequence[Sequence[Any]]], ends: Sequence[int]) -> Node:
         """Items as an automaton reads them: in each state (schema of the next item, state after it)."""
@@ -174,8 +185,8 @@ class _Writer:
         keys = self._open_keys(schema)
         low, high = schema.get("minProperties", 0) - len(required), schema.get("maxProperties")
         more = None if high is None else max(0, high - len(required))
-        if "x-any-order" in schema and len(fields) > 1:
-            body = self._unordered(fields, keys, max(0, low), more)
+        if "x-any-order" in schema:
+            body = self._unordered(fields, keys, max(0, low))
         else:
             body = self._ordered(fields, keys, max(0, low), more)
         return seq(self._open("{"), body, self._close("}"))
@@ -238,38 +249,21 @@ class _Writer:
         self._rules[name] = node
         return Ref(name)
 
-    def _unordered(
-        self,
-        fields: Sequence[tuple[str, Node, bool]],
-        keys: Sequence[tuple[Node, Node]],
-        low: int,
-        more: int | None,
-    ) -> Node:
-        """The fields in any order: a rule for each set of fields that are still to come."""
+    def _unordered(self, fields: Sequence[tuple[str, Node, bool]], keys: Sequence[tuple[Node, Node]], low: int) -> Node:
+        """The fields in any order, open keys between them."""
+        ordered = sorted(fields, key=lambda field: not field[2])
         base = f"u{len(self._rules)}"
-        openness = self._any_open(keys, first=False) if keys and more != 0 else None
-        values = [self._shared(f"{base}v{i}", value) for i, (_, value, _) in enumerate(fields)]
-        everything = (1 << len(fields)) - 1
+        self._rules[base] = EMPTY
+        values = [self._shared(f"{base}v{i}", value) for i, (_, value, _) in enumerate(ordered)]
+        del self._rules[base]
+        names = [text_node(name) for name, _, _ in ordered]
 
-        def rule(left: int) -> Ref:
-            name = f"{base}m{left}"
-            if name not in self._rules:
-                self._rules[name] = EMPTY
-                self._rules[name] = ways(left, first=False)
-            return Ref(name)
+        def written(first: bool) -> tuple[Node, ...]:
+            return tuple(seq(self._key(name, first=first), value) for name, value in zip(names, values))
 
-        def ways(left: int, *, first: bool) -> Node:
-            found: list[Node] = []
-            if not any(left >> i & 1 and needed for i, (_, _, needed) in enumerate(fields)) and (not low or not first):
-                found.append(EMPTY)
-            for i, (name, _, _) in enumerate(fields):
-                if left >> i & 1:
-                    found.append(seq(self._key(text_node(name), first=first), values[i], rule(left & ~(1 << i))))
-            if openness is not None:
-                found.append(seq(self._any_open(keys, first=first), rule(left)))
-            return alt(*found)
-
-        return ways(everything, first=True)
+        needed = sum(field[2] for field in fields)
+        others = self._any_open(keys, first=True), self._any_open(keys, first=False)
+        return Bag(written(True), written(False), needed, 0, None, *others, min(low, 1))
 
 
 def string_node(schema: Mapping[str, Any]) -> Node:

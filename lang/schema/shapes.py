@@ -33,7 +33,7 @@ class ArrayShape:
     """An array: `prefix` items, then `rest` items (None: no more), `low` to `high` in all.
 
     With `states`, an automaton says which items may follow instead: in each state, (node, state after such an item);
-    it begins in the first one and may end in `ends`.
+    it begins in the first one and may end in `ends`. With `unique`, items are a few known values, each at most once.
     """
 
     prefix: tuple[NodeId, ...]
@@ -42,6 +42,7 @@ class ArrayShape:
     high: int | None
     states: tuple[tuple[tuple[NodeId, int], ...], ...] = ()
     ends: frozenset[int] = frozenset()
+    unique: bool = False
 
 
 @dataclass(frozen=True)
