@@ -14,6 +14,7 @@ The hooks stand in the code's constants, so the function's globals are its own.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import linecache
@@ -30,6 +31,9 @@ HOOKS = ("text", "call", "percent", "sought", "ascii", "evaluated")
 _PLACE = "\ufde0{}\ufde0"  # a constant that no source has; the hook takes its place
 _OF_THE_FRAME = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
 _MAX_FILES = 64
+_FUTURE = __future__.annotations.compiler_flag  # of a module's future imports, all that still changes code
+    int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 
 
 class Rewriter:
@@ -41,14 +45,15 @@ class Rewriter:
 
     def __init__(self, hooks: Mapping[str, Callable[..., Any]]) -> None:
         self._hooks = {_PLACE.format(name): hooks[name] for name in HOOKS}
-        self._files: dict[str, tuple[str, dict[types.CodeType, types.CodeType]]] = {}
+        self._files: dict[tuple[str, int], tuple[list[str], dict[types.CodeType, types.CodeType]]] = {}
 
     def twin(self, function: types.FunctionType) -> types.FunctionType | None:
         """The function with hooks in it; itself where it has them already; None without its source."""
         code = function.__code__
         if any(const is hook for const in code.co_consts for hook in self._hooks.values()):
             return function
-        new = self._codes(code.co_filename, function.__globals__).get(code) or self._asserting(code)
+        codes = self._codes(code.co_filename, code.co_flags & _FUTURE, function.__globals__)
+        new = codes.get(code) or _asserting(code, codes)
         if new is None or new.co_freevars != code.co_freevars:
             return None
         made = types.FunctionType(
@@ -58,25 +63,25 @@ class Rewriter:
         made.__qualname__, made.__module__ = function.__qualname__, function.__module__
         return made
 
-    def _codes(self, file: str, namespace: dict[str, Any]) -> dict[types.CodeType, types.CodeType]:
+    def _codes(self, file: str, flags: int, namespace: dict[str, Any]) -> dict[types.CodeType, types.CodeType]:
         """The file's code objects → their twins."""
-        source = "".join(linecache.getlines(file, namespace))
-        known = self._files.get(file)
-        if known is not None and known[0] == source:
+        lines = linecache.getlines(file, namespace)
+        known = self._files.get((file, flags))
+        if known is not None and (known[0] is lines or known[0] == lines):
             return known[1]
-        codes = dict(self._pairs(source, file)) if source else {}
+        codes = dict(self._pairs("".join(lines), file, flags)) if lines else {}
         if len(self._files) >= _MAX_FILES:
             self._files.clear()
-        self._files[file] = (source, codes)
+        self._files[file, flags] = (lines, codes)
         return codes
 
-    def _pairs(self, source: str, file: str) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    def _pairs(self, source: str, file: str, flags: int) -> Iterator[tuple[types.CodeType, types.CodeType]]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                plain = compile(source, file, "exec", dont_inherit=True)
+                plain = compile(source, file, "exec", flags, dont_inherit=True)
                 tree = ast.fix_missing_locations(_Hooking().visit(ast.parse(source, file)))
-                hooked = self._placed(compile(tree, file, "exec", dont_inherit=True))
+                hooked = self._placed(compile(tree, file, "exec", flags, dont_inherit=True))
         except (SyntaxError, ValueError, RecursionError):
             return
         for one, other in zip(_codes_in(plain), _codes_in(hooked)):
@@ -91,14 +96,6 @@ class Rewriter:
         if isinstance(const, types.CodeType):
             return self._placed(const)
         return self._hooks.get(const, const) if isinstance(const, str) else const
-
-    def _asserting(self, code: types.CodeType) -> types.CodeType | None:
-        """The twin of a function whose asserts a test runner rewrote: the same but for these."""
-        if not any(name.startswith("@py") for name in (*code.co_names, *code.co_varnames)):
-            return None
-        codes = self._files.get(code.co_filename, ("", {}))[1]
-        found = [new for old, new in codes.items() if _place(old) == _place(code)]
-        return found[0] if len(found) == 1 else None
 
 
 class _Hooking(ast.NodeTransformer):
@@ -170,3 +167,11 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _place(code: types.CodeType) -> tuple[Any, ...]:
     return code.co_name, code.co_firstlineno, code.co_argcount, code.co_kwonlyargcount, code.co_freevars
+
+
+def _asserting(code: types.CodeType, codes: Mapping[types.CodeType, types.CodeType]) -> types.CodeType | None:
+    """The twin of a function whose asserts a test runner rewrote: the same but for these."""
+    if not any(name.startswith("@py") for name in (*code.co_names, *code.co_varnames)):
+        return None
+    found = [new for old, new in codes.items() if _place(old) == _place(code)]
+    return found[0] if len(found) == 1 else None

@@ -212,7 +212,7 @@ def _first_value(values: Iterable[Any], depth: int = 3) -> Var | Typed | None:
     """A symbolic value among them, or in lists, tuples and dicts among them."""
     for value in values:
         if issubclass(type(value), (Var, Typed)):
-            return value
+            return cast("Var | Typed", value)
         if depth and type(value) in (list, tuple, dict):
             found = _first_value(value.values() if type(value) is dict else value, depth - 1)
             if found is not None:
