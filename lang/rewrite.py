@@ -31,9 +31,7 @@ HOOKS = ("text", "call", "percent", "sought", "ascii", "evaluated")
 _PLACE = "\ufde0{}\ufde0"  # a constant that no source has; the hook takes its place
 _OF_THE_FRAME = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
 _MAX_FILES = 64
-_FUTURE = __future__.annotations.compiler_flag  # of a module's future imports, all that still changes code
-    int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-)
+_FUTURE = __future__.annotations.compiler_flag  # the one future import that changes code still
 
 
 class Rewriter:
