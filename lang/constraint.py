@@ -155,8 +155,9 @@ class Constraint:
         """What `gen`'s arguments ask for; None where they ask for nothing.
 
         Raises:
-            ConstraintError: two kinds at once, both named; a constraint that cannot be enforced.
+            ConstraintError: two kinds at once, both named; a constraint that cannot be enforced; a wrong option.
         """
+        _check_options(strict, whitespace)
         given = {
             "schema": schema, "regex": regex, "json_schema": json_schema,
             "grammar": grammar, "choices": choices, "dtype": dtype,
@@ -208,9 +209,15 @@ class Constraint:
         whitespace: str | None = None,
         type_: Any = None,
     ) -> Constraint:
-        if whitespace not in (None, "fixed", "flexible"):
-            raise ConstraintError(f"whitespace={whitespace!r}: must be 'fixed' or 'flexible'", keyword="whitespace")
+        _check_options(strict, whitespace)
         source = values.schema_text(schema)
         text = normal_form(source, documents=documents, strict=bool(strict))
         spacing: Whitespace = "flexible" if whitespace == "flexible" else "fixed"
         return cls(kind, text, whitespace=spacing, type=type_, source=source)
+
+
+def _check_options(strict: object, whitespace: object) -> None:
+    if whitespace not in (None, "fixed", "flexible"):
+        raise ConstraintError(f"whitespace={whitespace!r}: must be 'fixed' or 'flexible'", keyword="whitespace")
+    if strict is not None and not isinstance(strict, bool):
+        raise ConstraintError(f"strict={strict!r}: must be True or False", keyword="strict")

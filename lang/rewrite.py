@@ -6,12 +6,15 @@ In: a function, and the hooks. Out: a function that does the same, where
     f(a, b=c)      is   call(f, a, b=c)
     a % b          is   percent(a, b)
     a in b         is   sought(a) in b
+    f"{a!a}"       is   f"{ascii(a)}"
+    eval(a)        is   eval(evaluated(a))          and exec
 
 or None where the source is not there or is not what the function was compiled from: that is compared code by code.
 The hooks stand in the code's constants, so the function's globals are its own.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import linecache
@@ -24,10 +27,11 @@ from typing_extensions import override
 
 __all__ = ["HOOKS", "Rewriter"]
 
-HOOKS = ("text", "call", "percent", "sought")
+HOOKS = ("text", "call", "percent", "sought", "ascii", "evaluated")
 _PLACE = "\ufde0{}\ufde0"  # a constant that no source has; the hook takes its place
 _OF_THE_FRAME = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
 _MAX_FILES = 64
+_FUTURE = __future__.annotations.compiler_flag  # the one future import that changes code still
 
 
 class Rewriter:
@@ -39,14 +43,15 @@ class Rewriter:
 
     def __init__(self, hooks: Mapping[str, Callable[..., Any]]) -> None:
         self._hooks = {_PLACE.format(name): hooks[name] for name in HOOKS}
-        self._files: dict[str, tuple[str, dict[types.CodeType, types.CodeType]]] = {}
+        self._files: dict[tuple[str, int], tuple[list[str], dict[types.CodeType, types.CodeType]]] = {}
 
     def twin(self, function: types.FunctionType) -> types.FunctionType | None:
         """The function with hooks in it; itself where it has them already; None without its source."""
         code = function.__code__
         if any(const is hook for const in code.co_consts for hook in self._hooks.values()):
             return function
-        new = self._codes(code.co_filename, function.__globals__).get(code) or self._asserting(code)
+        codes = self._codes(code.co_filename, code.co_flags & _FUTURE, function.__globals__)
+        new = codes.get(code) or _asserting(code, codes)
         if new is None or new.co_freevars != code.co_freevars:
             return None
         made = types.FunctionType(
@@ -56,25 +61,25 @@ class Rewriter:
         made.__qualname__, made.__module__ = function.__qualname__, function.__module__
         return made
 
-    def _codes(self, file: str, namespace: dict[str, Any]) -> dict[types.CodeType, types.CodeType]:
+    def _codes(self, file: str, flags: int, namespace: dict[str, Any]) -> dict[types.CodeType, types.CodeType]:
         """The file's code objects → their twins."""
-        source = "".join(linecache.getlines(file, namespace))
-        known = self._files.get(file)
-        if known is not None and known[0] == source:
+        lines = linecache.getlines(file, namespace)
+        known = self._files.get((file, flags))
+        if known is not None and (known[0] is lines or known[0] == lines):
             return known[1]
-        codes = dict(self._pairs(source, file)) if source else {}
+        codes = dict(self._pairs("".join(lines), file, flags)) if lines else {}
         if len(self._files) >= _MAX_FILES:
             self._files.clear()
-        self._files[file] = (source, codes)
+        self._files[file, flags] = (lines, codes)
         return codes
 
-    def _pairs(self, source: str, file: str) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    def _pairs(self, source: str, file: str, flags: int) -> Iterator[tuple[types.CodeType, types.CodeType]]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                plain = compile(source, file, "exec", dont_inherit=True)
+                plain = compile(source, file, "exec", flags, dont_inherit=True)
                 tree = ast.fix_missing_locations(_Hooking().visit(ast.parse(source, file)))
-                hooked = self._placed(compile(tree, file, "exec", dont_inherit=True))
+                hooked = self._placed(compile(tree, file, "exec", flags, dont_inherit=True))
         except (SyntaxError, ValueError, RecursionError):
             return
         for one, other in zip(_codes_in(plain), _codes_in(hooked)):
@@ -90,14 +95,6 @@ class Rewriter:
             return self._placed(const)
         return self._hooks.get(const, const) if isinstance(const, str) else const
 
-    def _asserting(self, code: types.CodeType) -> types.CodeType | None:
-        """The twin of a function whose asserts a test runner rewrote: the same but for these."""
-        if not any(name.startswith("@py") for name in (*code.co_names, *code.co_varnames)):
-            return None
-        codes = self._files.get(code.co_filename, ("", {}))[1]
-        found = [new for old, new in codes.items() if _place(old) == _place(code)]
-        return found[0] if len(found) == 1 else None
-
 
 class _Hooking(ast.NodeTransformer):
     """Puts the hooks in."""
@@ -110,6 +107,8 @@ class _Hooking(ast.NodeTransformer):
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 part.value = self.visit(part.value)
+                if part.conversion == ord("a"):
+                    part.value, part.conversion = _hook("ascii", [part.value], part.value), -1
                 if isinstance(part.format_spec, ast.JoinedStr):
                     self._inside(part.format_spec)
         return node
@@ -118,6 +117,8 @@ class _Hooking(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id in _OF_THE_FRAME:
+            if node.func.id in ("eval", "exec") and node.args:
+                node.args[0] = _hook("evaluated", [node.args[0]], node.args[0])
             return node
         return _hook("call", [node.func, *node.args], node, node.keywords)
 
@@ -164,3 +165,11 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _place(code: types.CodeType) -> tuple[Any, ...]:
     return code.co_name, code.co_firstlineno, code.co_argcount, code.co_kwonlyargcount, code.co_freevars
+
+
+def _asserting(code: types.CodeType, codes: Mapping[types.CodeType, types.CodeType]) -> types.CodeType | None:
+    """The twin of a function whose asserts a test runner rewrote: the same but for these."""
+    if not any(name.startswith("@py") for name in (*code.co_names, *code.co_varnames)):
+        return None
+    found = [new for old, new in codes.items() if _place(old) == _place(code)]
+    return found[0] if len(found) == 1 else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import SamplingError
 
-__all__ = ["ALIASES", "SamplingParams", "sampling_field_names", "split_sampling"]
+__all__ = ["ALIASES", "MAX_SAMPLES", "SamplingParams", "sampling_field_names", "split_sampling"]
 
 # SGLang's spelling → ours.
 ALIASES: dict[str, str] = {
@@ -26,6 +26,10 @@ ALIASES: dict[str, str] = {
 }
 
 
+MAX_SAMPLES = 65_536
+"""Most samples of one request: each is a sequence of its own, and is held until the last one has ended."""
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How tokens are drawn. `None` means "not said": the program's default, then the model's, then the last column.
@@ -33,7 +37,7 @@ class SamplingParams:
     Attributes:
         max_tokens: most tokens to generate, ≥ 0 (0: nothing is generated); else up to the context's end.
         min_tokens: end tokens and stops are not taken before this many tokens; else 0.
-        n: how many samples; the first one continues the text; else 1.
+        n: how many samples, at most `MAX_SAMPLES`; the first one continues the text; else 1.
         stop: strings that end the text; they are cut off unless `keep_stop`; else none.
         stop_token_ids: token ids that end the text, beside the model's own end tokens.
         stop_regex: patterns (Python `regex` syntax) that end the text where they first match.
@@ -150,7 +154,7 @@ _REAL = (int, float)
 _RULES: dict[str, tuple[Any, str, Any]] = {
     "max_tokens": (int, "an integer ≥ 0", lambda v: v >= 0),
     "min_tokens": (int, "an integer ≥ 0", lambda v: v >= 0),
-    "n": (int, "an integer ≥ 1", lambda v: v >= 1),
+    "n": (int, f"an integer ≥ 1 and ≤ {MAX_SAMPLES}", lambda v: 1 <= v <= MAX_SAMPLES),
     "temperature": (_REAL, "a finite number ≥ 0", lambda v: math.isfinite(v) and v >= 0),
     "top_p": (_REAL, "a number in (0, 1]", lambda v: 0 < v <= 1),
     "top_k": (int, "an integer ≥ 1, or -1 or 0 for all", lambda v: v >= -1),
@@ -182,11 +186,19 @@ def _normalise(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name in ("stop", "stop_regex"):
-        return (value,) if isinstance(value, str) else tuple(value)
+        return (value,) if isinstance(value, str) else _many(name, value, "a string or a list of strings")
     if name == "stop_token_ids":
-        return (value,) if isinstance(value, int) else tuple(value)
+        return (value,) if isinstance(value, int) else _many(name, value, "a token id or a list of them")
     if name == "logit_bias":
-        return {int(k) if isinstance(k, str) and k.isdigit() else k: v for k, v in dict(value).items()}
+        if not isinstance(value, Mapping):
+            raise SamplingError(f"logit_bias={value!r}: must map token ids to numbers")
+        return {int(k) if isinstance(k, str) and k.isdigit() else k: v for k, v in value.items()}
     if name == "timeout" and isinstance(value, int):
         return float(value)
     return value
+
+
+def _many(name: str, value: Any, wanted: str) -> tuple[Any, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray, Mapping)):
+        raise SamplingError(f"{name}={value!r}: must be {wanted}")
+    return tuple(value)

@@ -51,13 +51,12 @@ class State(Turns):
 
     def set_var(self, name: str, value: Any) -> None:
         """Makes `name` a variable with this value."""
-        if not isinstance(name, str):
-            raise TypeError(f"a variable's name is a str, not a {type(name).__name__}")
-        self._stream.bind(name, Plain(value))
+        self._stream.bind(_checked_name(name), Plain(value))
 
     @contextlib.contextmanager
     def var_scope(self, name: str) -> Iterator[State]:
         """What is appended inside the block becomes the variable `name`: its text, without role markup."""
+        _checked_name(name)
         begin = len(self._stream.nodes)
         try:
             yield self
@@ -283,6 +282,12 @@ class State(Turns):
 
     def __radd__(self, other: object) -> Expr:
         return other + self._as_expr()
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a variable's name is a str, not a {type(name).__name__}")
+    return name
 
 
 def _saw(error: BaseException) -> None:

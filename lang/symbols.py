@@ -117,10 +117,10 @@ class FirstOf(Binding):
     @override
     def value(self) -> Any:
         values = [None if binding is None else binding.value() for binding in self.found]
-        if all(isinstance(value, Var) for value in values):
+        if all(type(value) is Var for value in values):
             return symbol(Value(self.name, self.node), str, self.opener)
         first = values[0]
-        if not (isinstance(first, Typed) and all(isinstance(v, Typed) and v._type == first._type for v in values)):
+        if not (type(first) is Typed and all(type(v) is Typed and v._type == first._type for v in values)):
             self._unlike()
         return symbol(Value(self.name, self.node), first._type, self.opener)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from .backend import Backend
 from .bindings import Answer, Binding, Cell, Plain, Reasoning
-from .errors import CancelledError, ProgramError
+from .errors import CancelledError
 from .executor import Executor, current, start_calls_of_caller
 from .frames import user_site
 from .ir import Branch, Node, Op, expand, frontier, prompt_of
@@ -59,6 +59,7 @@ class TraceExecutor(Executor):
     def __init__(self, tracer: Tracer, program: str, parent: Executor | None = None) -> None:
         super().__init__(cast("Backend", _NoBackend(tracer)), parent=parent)
         self.tracer = tracer
+        self.cells = tracer.cells  # text of one program holds values of another
         self.program = program
         self.ended: OpenEndReached | None = None
         self.forgiving: bool = isinstance(parent, TraceExecutor) and parent.forgiving
@@ -96,9 +97,7 @@ class TraceExecutor(Executor):
 
     def refuse_ended(self) -> None:
         """A body that goes on after its open end (a bare `except:`) records nothing more."""
-        if self.ended is not None and current() is None:
-            raise ProgramError(f"the trace of {self.program!r} has ended: {self.ended}")
-        if self.ended is not None:
+        if self.ended is not None and current() is self:
             raise self.ended
 
     def end_body(self, value: Any = None, error: BaseException | None = None) -> None:
@@ -268,6 +267,10 @@ class _NoBackend:
             self._tracer.open(None, "reads the text with its role markup, which the chat template writes")
         text = "".join(part.text for part in prompt if isinstance(part, (Text, Generated)))
         return Var.over(text, self._tracer) if Marks.touched(text) else text
+
+    def submit(self, *args: object) -> NoReturn:
+        """See `Backend.submit`."""
+        self._tracer.open(None, "asks the backend itself (submit)")
 
     def __getattr__(self, name: str) -> NoReturn:
         self._tracer.open(None, f"asks the backend itself ({name})")

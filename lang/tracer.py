@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from . import notes
+from .bindings import Cell
 from .errors import ProgramError, UnknownVariableError
 from .executor import current
 from .frames import user_site
@@ -80,6 +81,7 @@ class Tracer:
         marks: those of its values.
         nodes: in the order of recording.
         opens: where bodies ended.
+        cells: of all its generating nodes.
         notes: for the checks.
     """
 
@@ -89,6 +91,7 @@ class Tracer:
         self.opens: list[OpenEnd] = []
         self.notes = notes.Notes()
         self.choices = choices
+        self.cells: dict[Node, Cell] = {}
         self.undecided: _Arms | None = None
         self._replay = replay
         self._arms = arms

@@ -14,9 +14,10 @@ the body formats, adds or joins them; an open end (`Opener`) where it looks insi
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import typing_extensions
 
@@ -161,6 +162,19 @@ class Typed:
             self._look(f"takes its item {key!r}, which it may not have")
         return self._child(Item(key), child)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """For `isinstance`: the class that the value will have; opens where that is not one class."""
+        known = typing.get_origin(self._type) or self._type
+        if not isinstance(known, type) or known is types.UnionType or known.__module__ == "typing":
+            self._look("asks for its type")
+        return dict if typing_extensions.is_typeddict(known) else known
+
+    def _as_expr(self) -> NoReturn:
+        raise TypeError(
+            f"{self._value.name!r}, a {_type_name(self._type)}, cannot be appended to a state; use str(...)"
+        )
+
     def __copy__(self) -> Typed:
         return self
 
@@ -182,7 +196,7 @@ def symbol(value: Value, type_: Any, opener: Opener) -> Any:
     """What a body gets for a value of that type: a `Var` for text, a `Typed` for all else; None is what it is."""
     if type_ is None or type_ is type(None):
         return None
-    if type_ is str:
+    if type_ is str or (typing.get_origin(type_) is Literal and all(type(o) is str for o in typing.get_args(type_))):
         return Var.over(opener.marks.mark(value), opener)
     return Typed(value, type_, opener)
 
@@ -270,7 +284,7 @@ def _looking(name: str) -> Callable[..., Any]:
     what = _WORDS.get(name) or (f"uses its {name}" if name.startswith("__") else f"calls its method {name!r}")
 
     def look(self: Any, *args: Any, **kwargs: Any) -> Any:
-        known = self._known() if isinstance(self, Var) else None
+        known = self._known() if issubclass(type(self), Var) else None
         if known is None:
             return self._look(what)
         return _of_text(known, name, [_known_argument(arg) for arg in args], kwargs)
@@ -280,7 +294,7 @@ def _looking(name: str) -> Callable[..., Any]:
 
 
 def _known_argument(value: Any) -> Any:
-    if not isinstance(value, Var):
+    if not issubclass(type(value), Var):
         return value
     known = value._known()
     if known is None:

@@ -10,6 +10,7 @@ opens there, unless the function is known to pass values on (`_PASS`).
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import functools
 import itertools
@@ -34,11 +35,11 @@ class _Tracing(Protocol):
 
 _PASS: frozenset[Any] = frozenset({
     str, repr, format, print, isinstance, issubclass, id, type, callable, getattr, hasattr, setattr, len, bool, int,
-    float, complex, hash, iter, next, sum, any, all, abs, round, ord, list, tuple, dict, set, frozenset, enumerate,
+    float, hash, iter, next, sum, any, all, abs, round, ord, list, tuple, dict, set, frozenset, enumerate,
     zip, reversed, slice, range, staticmethod, property, object,
     itertools.chain, itertools.chain.from_iterable, itertools.zip_longest, itertools.islice, itertools.repeat,
     itertools.product, itertools.cycle, itertools.count, itertools.pairwise, itertools.accumulate,
-    collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
+    collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial, copy.copy, copy.deepcopy,
 })  # fmt: skip
 """What hands values on, or asks them itself."""
 
@@ -69,6 +70,8 @@ def is_watchable(function: Callable[..., Any]) -> bool:
 
 
 def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    if function is ascii and args:
+        return _ascii(args[0])
     if _holds_value(args) or (kwargs and _holds_value(kwargs.values())):
         function, args = _allowed(function, args, kwargs)
     elif type(function) is types.FunctionType or type(function) is types.MethodType:
@@ -91,13 +94,30 @@ def _percent(left: Any, right: Any) -> Any:
 
 def _sought(value: Any) -> Any:
     """What is looked for in something: a text would be searched for the mark."""
-    if isinstance(value, Var):
+    if issubclass(type(value), Var):
         known = value._known()
         return value._look("looks for it in something") if known is None else known
     return value
 
 
-_REWRITER = Rewriter({"text": _text, "call": _call, "percent": _percent, "sought": _sought})
+def _ascii(value: Any) -> Any:
+    return value._shaped("a", "") if issubclass(type(value), (Var, Typed)) else ascii(value)
+
+
+def _evaluated(value: Any) -> Any:
+    return value._look("evaluates it as Python") if issubclass(type(value), (Var, Typed)) else value
+
+
+_REWRITER = Rewriter(
+    {
+        "text": _text,
+        "call": _call,
+        "percent": _percent,
+        "sought": _sought,
+        "ascii": _ascii,
+        "evaluated": _evaluated,
+    }
+)
 
 
 def _opener() -> Opener | None:
@@ -122,7 +142,7 @@ def _allowed(
 
 def _passes(function: Any, args: tuple[Any, ...]) -> bool:
     if function is isinstance:
-        return not isinstance(args[0], Arg)
+        return type(args[0]) is not Arg
     if _is_radicel(function) or (_is_named(function) and function in _PASS):
         return True
     owner = getattr(function, "__self__", None)
@@ -172,7 +192,7 @@ def _is_radicel(function: Any) -> bool:
         owner is not None
         and not isinstance(owner, types.ModuleType)
         and _is_ours(type(owner).__module__)
-        and not isinstance(owner, (Var, Typed))
+        and not issubclass(type(owner), (Var, Typed))
     )
 
 
@@ -191,8 +211,8 @@ def _holds_value(values: Iterable[Any]) -> bool:
 def _first_value(values: Iterable[Any], depth: int = 3) -> Var | Typed | None:
     """A symbolic value among them, or in lists, tuples and dicts among them."""
     for value in values:
-        if isinstance(value, (Var, Typed)):
-            return value
+        if issubclass(type(value), (Var, Typed)):
+            return cast("Var | Typed", value)
         if depth and type(value) in (list, tuple, dict):
             found = _first_value(value.values() if type(value) is dict else value, depth - 1)
             if found is not None:

@@ -15,10 +15,7 @@ from ..errors import ContextLengthError, SamplingError
 from ..sampling import SamplingParams
 from .request import ResolvedSampling
 
-__all__ = ["MAX_SAMPLES", "model_defaults", "resolve_sampling"]
-
-MAX_SAMPLES = 65_536
-"""Most samples of one request: each is a sequence of its own."""
+__all__ = ["model_defaults", "resolve_sampling"]
 
 # What the sampler multiplies, divides or adds stays finite in its float32, however large the number that was given.
 _HUGE = 1e30
@@ -60,7 +57,7 @@ def resolve_sampling(
 
     Raises:
         ContextLengthError: the prompt leaves no room in the context.
-        SamplingError: a logit bias or stop id outside the vocabulary, or more samples than `MAX_SAMPLES`.
+        SamplingError: a logit bias or stop id outside the vocabulary.
     """
     if prompt_len > context_length:
         raise ContextLengthError(
@@ -76,9 +73,6 @@ def resolve_sampling(
         for token in ids:
             if token >= vocab_size:
                 raise SamplingError(f"{what} names token {token}; this model's ids are 0 … {vocab_size - 1}")
-    samples = merged.n or 1
-    if samples > MAX_SAMPLES:
-        raise SamplingError(f"n={samples}: must be at most {MAX_SAMPLES}; ask for more in several requests")
     one = ResolvedSampling(
         max_tokens=room if merged.max_tokens is None else min(merged.max_tokens, room),
         min_tokens=merged.min_tokens or 0,
@@ -96,7 +90,7 @@ def resolve_sampling(
         logprobs=bool(merged.logprobs),
         top_logprobs=min(merged.top_logprobs or 0, vocab_size),
     )
-    return [dataclasses.replace(one, sample_index=i) for i in range(samples)]
+    return [dataclasses.replace(one, sample_index=i) for i in range(merged.n or 1)]
 
 
 def _bounded(value: float, least: float) -> float:

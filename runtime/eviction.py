@@ -85,6 +85,14 @@ class EvictionOrder:
             assert not (node.queued and node.leased), f"{node} is in both queues"
             if is_unlocked_leaf(node):
                 assert node.queued or node.leased, f"{node} is an unlocked leaf that eviction would miss"
+                self._check_lease(node)
+
+    def _check_lease(self, node: Node) -> None:
+        if node.leased is not None:
+            needed, _, time = self._need(node)
+            assert needed == len(node), f"nothing needs the end of {node}, and nobody said so"
+            assert time is not None, f"nothing needs {node}"
+            assert time <= -node.leased[0], f"{node} is needed later than at {-node.leased[0]}, and nobody said so"
 
     def _next_unneeded(self) -> tuple[Node, int] | None:
         """The leaf that was not used for longest, of those whose ends nothing needs."""

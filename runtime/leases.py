@@ -161,7 +161,9 @@ class LeaseBook:
         due = {seq.id: seq for seq in waiting if seq.graph is not None and not seq.graph.closed}
         assert set(prompts) == set(due), "leases of sequences that do not wait, or waiting ones without"
         for id_, seq in due.items():
-            assert np.array_equal(prompts[id_].tokens, seq.tokens.view(0, len(seq))), f"{id_} leases another prompt"
+            leased = prompts[id_].tokens  # what a grammar forced since is not in it
+            assert len(leased) >= len(seq.prompt_ids), f"{id_} leases a part of its prompt"
+            assert np.array_equal(leased, seq.tokens.view(0, len(leased))), f"{id_} leases another prompt"
         demands = [demand for entry in self._graphs.values() for demand in entry.demands()]
         assert len(set(demands)) == len(demands) == len(self), "a lease that no open graph owns"
         assert all(demand.active for demand in demands), "a lease that is over"

@@ -257,7 +257,7 @@ class Scheduler:
     def _better_later(self, seq: Sequence) -> bool:
         """Whether a graph's sequence waits until others end, since to run it now would cost prefixes that are needed
         again, or the preemption of somebody."""
-        if seq.graph is None or not self.config.leases or self.waiting.overdue:
+        if seq.graph is None or not self.config.leases or self.config.policy == "fcfs" or self.waiting.overdue:
             return False
         if not self.running or seq.priority > min(other.priority for other in self.running):
             return False

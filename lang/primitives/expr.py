@@ -97,7 +97,7 @@ def as_expr(value: object) -> Expr:
 
     Raises:
         TypeError: it is neither text nor an expression nor a list of these; names its type.
-        InvalidValueError: text with a lone surrogate, which no tokenizer can have.
+        InvalidValueError: text with a lone surrogate, which no tokenizer can have; a list that is inside itself.
     """
     if isinstance(value, Expr):
         return value
@@ -106,7 +106,10 @@ def as_expr(value: object) -> Expr:
 
         return Literal(checked_text(value))
     if isinstance(value, (list, tuple)):
-        return Sum(*map(as_expr, value))
+        try:
+            return Sum(*map(as_expr, value))
+        except RecursionError:
+            raise InvalidValueError("a list inside lists is too deep (or is inside itself)") from None
     convert = getattr(type(value), "_as_expr", None)
     if convert is not None:
         converted: Expr = convert(value)

@@ -145,12 +145,11 @@ def _add(case: Case, sub: Sub, parent: int | None, budget: Budget, note: Callabl
 
 
 def _pulled(sub: Sub) -> Iterator[Sub]:
-    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
-        if keyword in sub.schema and isinstance(sub.schema[keyword], str):
-            if keyword != "$ref" and (keyword != "$recursiveRef" or sub.draft.name == "2019-09"):
-                raise sub.error(f"{keyword} depends on the path that led to it, which is not supported", keyword)
-            if keyword == "$ref":
-                yield referred(sub, keyword)
+    if sub.draft.name == "2019-09" and "$recursiveRef" in sub.schema:
+        raise sub.error("$recursiveRef depends on the path that led to it, which is not supported", "$recursiveRef")
+    for keyword in ("$ref", "$dynamicRef"):
+        if isinstance(sub.schema.get(keyword), str):
+            yield referred(sub, keyword)
     if REFUSE_REF in sub.schema:
         target = referred(subschema(sub, {"$ref": sub.schema[REFUSE_REF]}), "$ref")
         # "not" of what a reference names, in the place of that name.

@@ -66,6 +66,7 @@ class Sub:
         draft: how its keywords are read.
         pointer: where it stands, for messages.
         key: equal for sub-schemas that mean the same.
+        scopes: URI → whether the document there has a `$dynamicAnchor`; shared by a whole schema.
     """
 
     schema: Any
@@ -73,6 +74,7 @@ class Sub:
     draft: Draft
     pointer: str
     key: str
+    scopes: dict[str, bool] = field(repr=False)
 
     def get(self, keyword: str, default: Any = None) -> Any:
         """The value of a keyword."""
@@ -98,10 +100,9 @@ def root_sub(source: str, documents: Mapping[str, Any] | None) -> Sub:
     )
     resource = draft.specification.create_resource(schema)
     registry = registry.with_resource("", resource)
-    base = resource.id() or ""
-    if base:
-        registry = registry.with_resource(base, resource)
-    return _sub(schema, registry.resolver(base), draft, "")
+    base = resource.id() or _ROOT
+    registry = registry.with_resource(base, resource)
+    return _sub(schema, registry.resolver(base), draft, "", {})
 
 
 def subschema(parent: Sub, schema: Any, *path: str | int) -> Sub:
@@ -112,11 +113,11 @@ def subschema(parent: Sub, schema: Any, *path: str | int) -> Sub:
         draft = _known(schema.get("$schema")) or draft
         if "$id" in schema or "id" in schema:
             resolver = resolver.in_subresource(draft.specification.create_resource(schema))
-    return _sub(schema, resolver, draft, parent.pointer + steps)
+    return _sub(schema, resolver, draft, parent.pointer + steps, parent.scopes)
 
 
 def referred(parent: Sub, keyword: str) -> Sub:
-    """What a `$ref` of `parent` names.
+    """What a `$ref` of `parent` names; a `$dynamicRef` names the outermost of the documents that led to it.
 
     Raises:
         ConstraintError: nothing has that name, or what has it is no schema.
@@ -125,7 +126,7 @@ def referred(parent: Sub, keyword: str) -> Sub:
     if not parent.draft.declared and "$id" in parent.schema and parent.pointer:
         raise parent.error("$id beside $ref means one thing in draft 7 and another since 2019-09; give $schema", "$id")
     try:
-        found = parent.resolver.lookup(reference)
+        found = _found(parent.resolver, reference, keyword)
     except (referencing.exceptions.Unresolvable, ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "" if reference.startswith("#") else "; give remote documents as Constraint.json_schema(documents=…)"
         raise parent.error(f"{keyword} {reference!r} names nothing{hint}", keyword) from error
@@ -134,7 +135,24 @@ def referred(parent: Sub, keyword: str) -> Sub:
     draft = parent.draft
     if isinstance(found.contents, dict):
         draft = _known(found.contents.get("$schema")) or draft
-    return _sub(found.contents, found.resolver, draft, reference if reference.startswith("#") else parent.pointer)
+    pointer = reference if reference.startswith("#") else parent.pointer
+    return _sub(found.contents, found.resolver, draft, pointer, parent.scopes)
+
+
+def _found(resolver: Any, reference: str, keyword: str) -> Any:
+    found = resolver.lookup(reference)
+    document, _, name = reference.partition("#")
+    if keyword == "$dynamicRef" or not name or name.startswith("/"):
+        return found
+    # The library takes any reference to a dynamic anchor for a dynamic one.
+    whole = resolver.lookup(document or "#") if document else resolver.lookup(resolver._base_uri)
+    anchor = whole.resolver._registry.anchor(whole.resolver._base_uri, name).value
+    if not isinstance(anchor, referencing.jsonschema.DynamicAnchor):
+        return found
+    inner = whole.resolver.in_subresource(anchor.resource)
+    return referencing._core.Resolved(  # type: ignore[call-arg]
+        contents=anchor.resource.contents, resolver=inner
+    )
 
 
 def admits(sub: Sub, value: Any) -> bool:
@@ -148,12 +166,29 @@ def admits(sub: Sub, value: Any) -> bool:
         raise sub.error(f"cannot check {value!r}: {error}", "$ref") from error
 
 
-def _sub(schema: Any, resolver: Any, draft: Draft, pointer: str) -> Sub:
+def _sub(schema: Any, resolver: Any, draft: Draft, pointer: str, scopes: dict[str, bool]) -> Sub:
     # The base URI has no public name; with it, equal texts under two bases are told apart.
     base = getattr(resolver, "_base_uri", id(resolver))
     if isinstance(schema, dict) and not _NEWER[draft.year].isdisjoint(schema):
         schema = {keyword: value for keyword, value in schema.items() if keyword not in _NEWER[draft.year]}
-    return Sub(schema, resolver, draft, pointer, f"{draft.name} {base} {json.dumps(schema)}")
+    scope = _scope(resolver, scopes)
+    return Sub(schema, resolver, draft, pointer, f"{draft.name} {base} {scope} {json.dumps(schema)}", scopes)
+
+
+# The base of a schema without `$id`: a name, so that it counts among the documents that led somewhere.
+_ROOT = "urn:x-radicel:schema"
+
+
+def _scope(resolver: Any, scopes: dict[str, bool]) -> str:
+    """The documents that led here, outermost first, as far as a `$dynamicRef` can tell."""
+    led: dict[str, None] = {}
+    for uri, registry in reversed(list(resolver.dynamic_scope())):
+        if uri not in scopes:
+            found = registry.get(uri) or registry.crawl().get(uri)
+            scopes[uri] = found is not None and '"$dynamicAnchor"' in json.dumps(found.contents)
+        if scopes[uri]:
+            led[uri] = None
+    return " ".join(led)
 
 
 # What each draft does not have yet; it is ignored there, as every unknown keyword is.

@@ -1,36 +1,37 @@
 """A graph of shapes → JSON schema in normal form.
 
-In: pruned shapes. Out: a JSON schema that uses only what the engine is measured to enforce: one `type` per schema,
-`anyOf`, `enum`, bounds, lengths, one anchored `pattern` per string (more of them under `allOf`), `prefixItems`,
-`properties`, key patterns that do not overlap, and `$ref` into `$defs` for recursion.
+In: pruned shapes. Out: a JSON schema that uses only what `rules.py` writes as a grammar: one `type` a schema, `anyOf`,
+`enum`, bounds, lengths, anchored patterns, `prefixItems`, `properties`, key patterns that do not overlap, and `$ref`
+into `$defs` for recursion. Keywords of our own (`x-…`) hold what JSON schema has no word for; without them a reader
+allows more, never less.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from .patterns import other_names
+from ..errors import ConstraintError
+from .grammar_ast import MOST_ELEMENTS
+from .regex_text import is_ordinary
 from .shapes import AnyJson, ArrayShape, NodeId, ObjectShape, Scalar, Shape
 
 __all__ = ["emitted"]
 
-# Without "\\uXXXX" in strings: beside open keys under patterns the engine would read "\\u0061" as another key than "a".
-_PLAIN_ESCAPES = 'nrbtf\\"'
 
-
-def emitted(shapes: Mapping[NodeId, list[Shape]], root: NodeId) -> dict[str, Any]:
+def emitted(shapes: Mapping[NodeId, list[Shape]], root: NodeId, any_order: bool = False) -> dict[str, Any]:
     """The schema of the root node, with `$defs` for what is used twice or recursive."""
-    return _Writer(shapes, root).schema()
+    return _Writer(shapes, root, any_order).schema()
 
 
 class _Writer:
-    def __init__(self, shapes: Mapping[NodeId, list[Shape]], root: NodeId) -> None:
+    def __init__(self, shapes: Mapping[NodeId, list[Shape]], root: NodeId, any_order: bool) -> None:
+        self._any_order = any_order
         self._shapes = shapes
         self._root = root
         self._defs: dict[str, Any] = {}
         self._waiting: list[NodeId] = []
-        self._plain_escapes = False
 
     def schema(self) -> dict[str, Any]:
         top = self._node(self._root)
@@ -39,8 +40,6 @@ class _Writer:
             self._defs[str(node)] = self._node(node)
         if self._defs:
             top = {**top, "$defs": dict(sorted(self._defs.items(), key=lambda item: int(item[0])))}
-        if self._plain_escapes:
-            top = {**top, "x-guidance": {"json_allowed_escapes": _PLAIN_ESCAPES}}
         return top
 
     def _node(self, node: NodeId) -> dict[str, Any]:
@@ -67,14 +66,31 @@ class _Writer:
 
     def _array(self, shape: ArrayShape) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "array"}
+        if shape.states:
+            states = [[[self._child(node), target] for node, target in ways] for ways in shape.states]
+            return {**schema, "x-states": states, "x-ends": sorted(shape.ends)}
         if shape.prefix:
             schema["prefixItems"] = [self._child(node) for node in shape.prefix]
         schema["items"] = False if shape.rest is None else self._child(shape.rest)
+        if shape.unique:
+            schema["uniqueItems"] = True
+            schema["items"] = {"enum": self._values(shape)}
         if shape.low:
             schema["minItems"] = shape.low
         if shape.high is not None:
             schema["maxItems"] = shape.high
         return schema
+
+    def _values(self, shape: ArrayShape) -> list[Any]:
+        """The items of a list without repeats."""
+        assert shape.rest is not None
+        found: dict[str, Any] = {}
+        for option in self._shapes[shape.rest]:
+            assert isinstance(option, Scalar)
+            known = {"boolean": [False, True], "null": [None]}
+            for value in option.schema.get("enum") or known[option.schema["type"]]:
+                found.setdefault(json.dumps(value, sort_keys=True), value)
+        return list(found.values())
 
     def _object(self, shape: ObjectShape) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "object"}
@@ -87,19 +103,21 @@ class _Writer:
         if required:
             schema["required"] = required
         patterns = {text: self._child(node) for text, node in shape.patterns}
-        schema["additionalProperties"] = False
-        if shape.rest is not None:
-            rest = self._child(shape.rest)
-            taken = [name for name, _, _ in shape.fields] + sorted(shape.absent)
-            if patterns:
-                schema["additionalProperties"] = rest
-                self._plain_escapes = True
-            elif taken:
-                patterns = {f"^(?:{other_names(taken)})$": rest}
-            else:
-                schema["additionalProperties"] = rest
-        if patterns:
-            schema["patternProperties"] = patterns
+        ordinary = {text: value for text, value in patterns.items() if is_ordinary(text)}
+        if ordinary:
+            schema["patternProperties"] = ordinary
+        if len(ordinary) < len(patterns):
+            schema["x-patternProperties"] = {t: value for t, value in patterns.items() if not is_ordinary(t)}
+        schema["additionalProperties"] = False if shape.rest is None else self._child(shape.rest)
+        if self._any_order and len(shape.fields) > 1:
+            names = ", ".join(name for name, _, _ in shape.fields[:3])
+            if len(shape.fields) > MOST_ELEMENTS or shape.high is not None:
+                raise ConstraintError(
+                    f"any_order=True: the object with the keys {names}, … has more than {MOST_ELEMENTS} of them, or "
+                    "counts its open keys; leave any_order out",
+                    keyword="any_order",
+                )
+            schema["x-any-order"] = True
         if shape.low:
             schema["minProperties"] = shape.low
         if shape.high is not None:

@@ -26,7 +26,9 @@ __all__ = ["normal_form"]
 _MOST_CHARACTERS = 4_000_000
 
 
-def normal_form(source: str, *, documents: Mapping[str, Any] | None = None, strict: bool = False) -> str:
+def normal_form(
+    source: str, *, documents: Mapping[str, Any] | None = None, strict: bool = False, any_order: bool = False
+) -> str:
     """The schema in normal form, as JSON text.
 
     Raises:
@@ -36,25 +38,25 @@ def normal_form(source: str, *, documents: Mapping[str, Any] | None = None, stri
         raise ConstraintError(f"the schema has {len(source)} characters; at most {_MOST_CHARACTERS}", keyword="schema")
     try:
         if documents:
-            return _normal_form(source, documents, strict)
-        return _cached(source, strict)
+            return _normal_form(source, documents, strict, any_order)
+        return _cached(source, strict, any_order)
     except RecursionError as error:
         raise ConstraintError("the schema is nested too deeply", keyword="schema") from error
 
 
 @functools.lru_cache(maxsize=256)
-def _cached(source: str, strict: bool) -> str:
-    return _normal_form(source, None, strict)
+def _cached(source: str, strict: bool, any_order: bool) -> str:
+    return _normal_form(source, None, strict, any_order)
 
 
-def _normal_form(source: str, documents: Mapping[str, Any] | None, strict: bool) -> str:
+def _normal_form(source: str, documents: Mapping[str, Any] | None, strict: bool, any_order: bool) -> str:
     graph = Graph(strict)
     root = graph.node([root_sub(source, documents)])
     graph.explore(root)
     shapes = pruned(graph.shapes)
     if not shapes[root]:
         _refuse_impossible(graph)
-    return json.dumps(emitted(shapes, root))
+    return json.dumps(emitted(shapes, root, any_order))
 
 
 def _refuse_impossible(graph: Graph) -> None:

@@ -11,19 +11,77 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import charsets
-from .regex_ast import Alt, Chars, Node, Repeat, Seq, write
+from .regex_ast import Alt, Chars, Leaf, Node, Repeat, Seq, write
 
-__all__ = ["Ref", "finite_rules", "is_left_recursive", "write_gbnf", "write_lark"]
+__all__ = [
+    "MOST_ELEMENTS", "Bag", "Foreign", "Ref", "Rules", "Token", "finite_rules", "is_left_recursive", "write_gbnf",
+    "write_lark",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Ref:
+class Ref(Leaf):
     """The text of another rule."""
 
     name: str
 
 
-Rules = Mapping[str, "Node | Ref"]
+@dataclass(frozen=True)
+class Token(Leaf):
+    """What a lexer reads as one: a text of the node."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class Foreign(Leaf):
+    """A token that the engine reads as a JSON schema; the node allows at least its texts."""
+
+    schema: str
+    node: Node
+
+
+@dataclass(frozen=True)
+class Bag(Leaf):
+    """Elements in any order, each at most once; between them, any number of others.
+
+    Attributes:
+        first: the elements, where one comes first.
+        later: the same, where something stands before (with the comma).
+        needed: so many of the elements, the first ones, must occur.
+        low: least number of elements.
+        high: most.
+        other_first: what may stand beside the elements, where it comes first; `NOTHING`: nothing may.
+        other_later: the same, where something stands before.
+        least_others: 1 where at least one of these must occur, else 0.
+    """
+
+    first: tuple[Node, ...]
+    later: tuple[Node, ...]
+    needed: int
+    low: int
+    high: int | None
+    other_first: Node
+    other_later: Node
+    least_others: int = 0
+
+    def may_end(self, seen: int) -> bool:
+        """Whether it may end after these elements (a bit each; the bit after them: others occurred)."""
+        count = (seen & ((1 << len(self.first)) - 1)).bit_count()
+        needed = (1 << self.needed) - 1
+        return seen & needed == needed and count >= self.low and seen >> len(self.first) >= self.least_others
+
+    def may_take(self, seen: int, index: int) -> bool:
+        """Whether an element may still come."""
+        count = (seen & ((1 << len(self.first)) - 1)).bit_count()
+        return not seen >> index & 1 and (self.high is None or count < self.high)
+
+
+MOST_ELEMENTS = 62
+"""Of a `Bag`: the engine's parameter has 64 bits."""
+
+Rules = Mapping[str, Node]
+"""Nodes that may have `Ref`, `Token` and `Foreign` in them, by name."""
 
 
 def finite_rules(rules: Rules) -> set[str]:
@@ -37,7 +95,7 @@ def finite_rules(rules: Rules) -> set[str]:
     return found
 
 
-def _finite(node: Node | Ref, known: set[str]) -> bool:
+def _finite(node: Node, known: set[str]) -> bool:
     if isinstance(node, Ref):
         return node.name in known
     if isinstance(node, Seq):
@@ -71,7 +129,7 @@ def is_left_recursive(rules: Rules) -> bool:
     return False
 
 
-def _nullable(node: Node | Ref, known: set[str]) -> bool:
+def _nullable(node: Node, known: set[str]) -> bool:
     if isinstance(node, Ref):
         return node.name in known
     if isinstance(node, Seq):
@@ -81,7 +139,7 @@ def _nullable(node: Node | Ref, known: set[str]) -> bool:
     return isinstance(node, Repeat) and (node.low == 0 or _nullable(node.item, known))
 
 
-def _first(node: Node | Ref, nullable: set[str]) -> set[str]:
+def _first(node: Node, nullable: set[str]) -> set[str]:
     """The rules that a text of `node` may begin with."""
     if isinstance(node, Ref):
         return {node.name}
@@ -114,7 +172,7 @@ def write_lark(rules: Rules, root: str) -> str:
     return "".join(f"{names[name]}: {_lark(node, names)}\n" for name, node in rules.items())
 
 
-def _gbnf(node: Node | Ref, names: Mapping[str, str]) -> str:
+def _gbnf(node: Node, names: Mapping[str, str]) -> str:
     if isinstance(node, Ref):
         return names[node.name]
     if isinstance(node, Chars):
@@ -127,7 +185,7 @@ def _gbnf(node: Node | Ref, names: Mapping[str, str]) -> str:
     return _gbnf_item(node.item, names) + _times(node)
 
 
-def _gbnf_item(node: Node | Ref, names: Mapping[str, str]) -> str:
+def _gbnf_item(node: Node, names: Mapping[str, str]) -> str:
     text = _gbnf(node, names)
     return text if isinstance(node, (Chars, Ref)) else f"({text})"
 
@@ -154,7 +212,7 @@ def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _lark(node: Node | Ref, names: Mapping[str, str]) -> str:
+def _lark(node: Node, names: Mapping[str, str]) -> str:
     if isinstance(node, Ref):
         return names[node.name]
     if isinstance(node, Chars):
@@ -167,6 +225,6 @@ def _lark(node: Node | Ref, names: Mapping[str, str]) -> str:
     return _lark_item(node.item, names) + _times(node)
 
 
-def _lark_item(node: Node | Ref, names: Mapping[str, str]) -> str:
+def _lark_item(node: Node, names: Mapping[str, str]) -> str:
     text = _lark(node, names)
     return text if isinstance(node, (Chars, Ref)) else f"({text})"

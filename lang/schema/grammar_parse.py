@@ -15,6 +15,7 @@ from . import charsets
 from .grammar_ast import Ref
 from .regex_anchors import EDGE, has_anchor, resolve
 from .regex_ast import Chars, Node, alt, repeat, seq
+from .regex_look import has_look
 from .regex_parse import RegexParser
 
 __all__ = ["parse_grammar"]
@@ -228,7 +229,10 @@ class _Parser:
             pattern = "[" + pattern
         try:
             node = RegexParser(ecma=False).parse(pattern)
-            return resolve(node, EDGE, EDGE, charsets.category("word", False)) if has_anchor(node) else node
+            node = resolve(node, EDGE, EDGE, charsets.category("word", False)) if has_anchor(node) else node
+            if has_look(node):
+                self._fail("look-around in a grammar's pattern is not supported", token.offset, "look-around")
+            return node
         except ConstraintError as error:
             self._fail(str(error), token.offset, error.keyword or "regex")
 

@@ -12,8 +12,10 @@ from ..errors import ConstraintError
 from .arrays import array_shapes
 from .cases import Budget, Case, cases_of, types_of
 from .documents import Sub
-from .negation import FULL_MATCH, NOT_WHOLE, REFUSE, TYPES
+from .negation import FULL_MATCH, NOT_FULL_MATCH, NOT_WHOLE, REFUSE, TYPES
 from .objects import object_shapes
+from .regex_ast import ANYTHING, Node
+from .rules import string_node
 from .scalars import number_shape, string_shape
 from .shapes import AnyJson, ArrayShape, NodeId, ObjectShape, Scalar, Shape
 
@@ -26,7 +28,7 @@ _ASSERTIONS = frozenset(
     "prefixItems additionalItems minItems maxItems contains uniqueItems unevaluatedItems properties patternProperties "
     "additionalProperties required minProperties maxProperties propertyNames unevaluatedProperties "
     "contentEncoding contentMediaType".split()
-) | {FULL_MATCH, NOT_WHOLE, REFUSE}
+) | {FULL_MATCH, NOT_FULL_MATCH, NOT_WHOLE, REFUSE}
 
 
 class Graph:
@@ -98,24 +100,19 @@ class Graph:
                 return None
         return found
 
-    def one_pattern(self, node: NodeId) -> str | None:
-        """The pattern of a node of strings, `""` where every string is allowed; None where it takes more."""
+    def one_pattern(self, node: NodeId) -> Node | None:
+        """The texts of a node of strings; None where it takes more than one shape."""
         shapes = self.expand(node)
         if len(shapes) != 1 or not isinstance(shapes[0], Scalar):
             return None
         schema = shapes[0].schema
         if set(schema) == {"type"}:
-            return ""
-        if set(schema) == {"type", "pattern"}:
-            return str(schema["pattern"])
-        if set(schema) <= {"type", "minLength", "maxLength"}:
-            return f"^(?s:.){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}$"
-        return None
+            return ANYTHING
+        return None if "enum" in schema else string_node(schema)
 
     def _of_case(self, case: Case) -> list[Shape]:
         if case.values is not None:
-            giver = next(sub for sub in case.subs if "enum" in sub.schema or "const" in sub.schema)
-            return [Scalar({"enum": [_written(value, giver) for value in case.values]})]
+            return [Scalar({"enum": [_written(value) for value in case.values]})]
         types = types_of(case.subs)
         asserted = any(not _ASSERTIONS.isdisjoint(sub.schema) for sub in case.subs)
         if not asserted and len(types) == len(TYPES) and not self.strict:
@@ -166,24 +163,22 @@ class Graph:
         return False
 
 
-def _written(value: Any, giver: Sub) -> Any:
-    """A value of an `enum` as an engine reads it exactly."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if abs(value) > 2**53:
-            keyword = "const" if "const" in giver.schema else "enum"
-            raise giver.error(f"the number {value!r} has more digits than an engine compares", keyword)
+def _written(value: Any) -> Any:
+    """A value of an `enum` in its one spelling: whole numbers without a point."""
+    if isinstance(value, float):
         return int(value) if value == int(value) else value
     if isinstance(value, list):
-        return [_written(item, giver) for item in value]
+        return [_written(item) for item in value]
     if isinstance(value, dict):
-        return {name: _written(item, giver) for name, item in value.items()}
+        return {name: _written(item) for name, item in value.items()}
     return value
 
 
 def children(shape: Shape) -> list[NodeId]:
     """The nodes that a shape refers to."""
     if isinstance(shape, ArrayShape):
-        return [*shape.prefix, *([] if shape.rest is None else [shape.rest])]
+        items = [node for ways in shape.states for node, _ in ways]
+        return [*items, *shape.prefix, *([] if shape.rest is None else [shape.rest])]
     if isinstance(shape, ObjectShape):
         inner = [node for _, node, _ in shape.fields] + [node for _, node in shape.patterns]
         return [*inner, *([] if shape.rest is None else [shape.rest])]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import ConstraintError
 from .documents import Sub
-from .patterns import other_names
+from .patterns import other_names, search
+from .regex_text import spell_node
 
-__all__ = ["FULL_MATCH", "NOT_WHOLE", "REFUSE", "REFUSE_REF", "TYPES", "broken"]
+__all__ = ["FULL_MATCH", "NOT_FULL_MATCH", "NOT_WHOLE", "REFUSE", "REFUSE_REF", "TYPES", "broken"]
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 
@@ -20,6 +22,7 @@ FULL_MATCH = "\ue000full_match"
 REFUSE = "\ue000refuse"
 REFUSE_REF = "\ue000not_ref"
 NOT_WHOLE = "\ue000not_whole"
+NOT_FULL_MATCH = "\ue000not_full_match"
 
 _ANNOTATIONS = frozenset(
     "$schema $id id $comment $anchor $defs definitions title description default examples readOnly writeOnly "
@@ -51,6 +54,8 @@ def _breaks(keyword: str, value: Any, schema: dict[str, Any]) -> list[Any]:
         return _not_type([value] if isinstance(value, str) else value)
     if keyword in ("enum", "const"):
         return _not_in(value if keyword == "enum" else [value])
+    if keyword == "pattern":
+        return _not_pattern(value)
     if keyword in ("$ref",):
         return [{REFUSE_REF: value}]
     if keyword in _TYPE_OF:
@@ -60,8 +65,16 @@ def _breaks(keyword: str, value: Any, schema: dict[str, Any]) -> list[Any]:
     return []
 
 
+def _not_pattern(pattern: str) -> list[Any]:
+    try:
+        node = search(pattern)
+    except ConstraintError:
+        return [{"type": "string", REFUSE: "pattern"}]
+    return [{"type": "string"} if node is None else {"type": "string", NOT_FULL_MATCH: spell_node(node)}]
+
+
 _TYPE_OF = {
-    "pattern": "string", "format": "string", "multipleOf": "number", "items": "array", "prefixItems": "array",
+    "format": "string", "multipleOf": "number", "items": "array", "prefixItems": "array",
     "additionalItems": "array", "contains": "array", "uniqueItems": "array", "unevaluatedItems": "array",
     "patternProperties": "object", "additionalProperties": "object", "propertyNames": "object",
     "unevaluatedProperties": "object", "dependentSchemas": "object", "dependencies": "object",
@@ -86,7 +99,7 @@ def _not_in(values: list[Any]) -> list[Any]:
         found.append({"enum": left})
     found += _not_numbers(sorted({v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)}))
     strings = [v for v in values if isinstance(v, str)]
-    found.append({"type": "string", FULL_MATCH: other_names(strings)} if strings else {"type": "string"})
+    found.append({"type": "string", FULL_MATCH: spell_node(other_names(strings))} if strings else {"type": "string"})
     for type_, kind, low in (("array", list, "minItems"), ("object", dict, "minProperties")):
         own = [v for v in values if isinstance(v, kind)]
         if any(own):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from .cases import Case
 from .documents import Sub, admits, subschema
 from .patterns import search, searches
+from .regex_ast import ANYTHING, Node, both, negation
+from .regex_run import is_empty
+from .regex_text import spell_node
 from .shapes import NodeId, ObjectShape, Shape
 
 if TYPE_CHECKING:
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["object_shapes"]
 
 _MOST_WAYS = 64
+_MOST_PATTERNS = 8
 
 
 def object_shapes(case: Case, graph: Graph) -> list[Shape]:
@@ -94,25 +99,34 @@ def _evaluated(case: Case, number: int, name: str | None) -> bool:
 
 def _open_keys(case: Case, graph: Graph) -> tuple[NodeId | None, tuple[tuple[str, NodeId], ...], dict[str, list[Sub]]]:
     """What keys may be written that no `properties` names: (node of the rest, patterns, further names)."""
-    rest = _rest(case, None)
+    rest = _rest(case, ())
     closed = any(sub.schema is False for sub in rest)
-    patterns: dict[str, list[Sub]] = {}
-    for sub in case.subs:
-        for pattern in sub.get("patternProperties", {}):
-            patterns.setdefault(pattern, [])
-    for pattern in patterns:
-        patterns[pattern] = _under_pattern(case, pattern)
+    patterns = list(dict.fromkeys(p for sub in case.subs for p in sub.get("patternProperties", {})))
     asking = [sub for sub in case.subs if "propertyNames" in sub.schema]
     if asking:
         return _named(asking, rest, patterns, closed, graph)
-    written = []
-    for pattern, value in patterns.items():
-        text = _pattern_text(case, pattern)
-        if text is not None:
-            written.append((f"^(?:{text})$", graph.node(value)))
     if graph.strict and _is_silent(case):
         closed = True
-    return None if closed else graph.node(rest), tuple(written), {}
+    return None if closed else graph.node(rest), _apart(case, patterns, graph), {}
+
+
+def _apart(case: Case, patterns: list[str], graph: Graph) -> tuple[tuple[str, NodeId], ...]:
+    """The patterns cut so that no key is in two: one for each set of patterns that a key can match together."""
+    if len(patterns) > _MOST_PATTERNS:
+        sub = next(sub for sub in case.subs if "patternProperties" in sub.schema)
+        raise sub.error(f"more than {_MOST_PATTERNS} key patterns cannot be enforced together", "patternProperties")
+    asked = {pattern: _pattern_node(case, pattern) for pattern in patterns}
+    nodes = {pattern: node for pattern, node in asked.items() if node is not None}
+    known = list(nodes)
+    found: list[tuple[str, NodeId]] = []
+    for count in range(1, len(known) + 1):
+        for chosen in itertools.combinations(known, count):
+            others = [negation(nodes[p]) for p in known if p not in chosen]
+            keys = both(*(nodes[p] for p in chosen), *others)
+            if len(known) > 1 and is_empty(keys):
+                continue
+            found.append((spell_node(keys), graph.node(_rest(case, chosen))))
+    return tuple(found)
 
 
 def _is_silent(case: Case) -> bool:
@@ -123,29 +137,27 @@ def _is_silent(case: Case) -> bool:
     )
 
 
-def _rest(case: Case, pattern: str | None) -> list[Sub]:
+def _rest(case: Case, matched: Collection[str]) -> list[Sub]:
+    """What the value of a key must obey that no name covers, but exactly these patterns match."""
     found: list[Sub] = []
     for number, sub in enumerate(case.subs):
-        if pattern is not None and pattern in sub.get("patternProperties", {}):
+        own = [pattern for pattern in sub.get("patternProperties", {}) if pattern in matched]
+        for pattern in own:
             found.append(subschema(sub, sub.schema["patternProperties"][pattern], "patternProperties", pattern))
-        elif "additionalProperties" in sub.schema:
+        if not own and "additionalProperties" in sub.schema:
             found.append(subschema(sub, sub.schema["additionalProperties"], "additionalProperties"))
-        if "unevaluatedProperties" in sub.schema and not _covered(case, number, pattern):
+        if "unevaluatedProperties" in sub.schema and not _covered(case, number, matched):
             found.append(subschema(sub, sub.schema["unevaluatedProperties"], "unevaluatedProperties"))
     return found
 
 
-def _under_pattern(case: Case, pattern: str) -> list[Sub]:
-    return _rest(case, pattern)
-
-
-def _covered(case: Case, number: int, pattern: str | None) -> bool:
-    if pattern is not None and any(pattern in sub.get("patternProperties", {}) for sub in case.below(number)):
+def _covered(case: Case, number: int, matched: Collection[str]) -> bool:
+    if any(pattern in sub.get("patternProperties", {}) for sub in case.below(number) for pattern in matched):
         return True
     return _evaluated(case, number, None)
 
 
-def _pattern_text(case: Case, pattern: str) -> str | None:
+def _pattern_node(case: Case, pattern: str) -> Node | None:
     sub = next(sub for sub in case.subs if pattern in sub.get("patternProperties", {}))
     try:
         return search(pattern)
@@ -155,7 +167,7 @@ def _pattern_text(case: Case, pattern: str) -> str | None:
 
 
 def _named(
-    asking: list[Sub], rest: list[Sub], patterns: dict[str, list[Sub]], closed: bool, graph: Graph
+    asking: list[Sub], rest: list[Sub], patterns: list[str], closed: bool, graph: Graph
 ) -> tuple[NodeId | None, tuple[tuple[str, NodeId], ...], dict[str, list[Sub]]]:
     """Keys under `propertyNames`: a few known names, or one pattern."""
     if closed and not patterns:
@@ -170,12 +182,12 @@ def _named(
         raise asking[0].error(
             "'propertyNames' beside 'patternProperties' cannot be enforced by a mask", "propertyNames"
         )
-    text = graph.one_pattern(node)
-    if text is None:
+    keys = graph.one_pattern(node)
+    if keys is None:
         raise asking[0].error("this 'propertyNames' cannot be enforced by a mask; use one pattern", "propertyNames")
-    if text == "":
+    if keys == ANYTHING:
         return graph.node(rest), (), {}
-    return None, ((text, graph.node(rest)),), {}
+    return None, ((spell_node(keys), graph.node(rest)),), {}
 
 
 def _counted(shape: ObjectShape, case: Case) -> list[Shape]:

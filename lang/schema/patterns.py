@@ -1,8 +1,8 @@
 """Patterns, brought to the syntax and meaning that the engines share with us.
 
 In: a Python regex (a full match), a JSON schema `pattern` (ECMAScript, a search), a set of property names.
-Out: pattern text for an engine: only classes with explicit ranges, groups, alternatives and repeats, so that nothing is
-left that two engines could read in two ways.
+Out: a node (`regex_ast.py`): only classes with explicit ranges, alternatives, repeats, intersections, complements, so
+that nothing is left that two engines could read in two ways.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-import regex
-
 from ..errors import ConstraintError
 from . import charsets
 from .ecma import to_python
 from .regex_anchors import language
-from .regex_ast import EMPTY, NOTHING, Alt, Chars, Node, Repeat, Seq, alt, max_width, min_width, repeat, seq, write
+from .regex_ast import EMPTY, NOTHING, Alt, Chars, Node, max_width, min_width, negation, seq
 from .regex_parse import RegexParser
+from .regex_run import is_empty, matches
+from .regex_text import is_ordinary, read_node, spell_node
 
-__all__ = ["full_match", "one_of", "other_names", "pattern_text", "pattern_widths", "search", "searches", "translate"]
+__all__ = [
+    "full_match", "one_of", "other_names", "pattern_text", "pattern_widths", "regex_node", "search", "searches",
+    "translate",
+]  # fmt: skip
 
 
 def pattern_text(pattern: Any) -> str:
@@ -47,34 +50,39 @@ def translate(pattern: str) -> str:
         ConstraintError: invalid; matched by no text, or by the empty text only; or not regular (named).
     """
     node = _full_match(pattern)
-    if node == NOTHING:
+    if is_empty(node):
         raise ConstraintError(f"no text matches the regex {pattern!r}", keyword="regex")
     if max_width(node) == 0:
         raise ConstraintError(
             f"only the empty text matches the regex {pattern!r}; nothing to generate", keyword="regex"
         )
-    return write(node, engine=True)
+    text = spell_node(node)
+    return text[4:-2] if is_ordinary(text) else text
 
 
-@functools.lru_cache(maxsize=64)
-def full_match(pattern: str) -> str:
-    """A pattern of our own (a `format`), to be matched by a whole JSON string, for the engines."""
-    return write(_in_json(_full_match(pattern)), engine=True)
+def regex_node(text: str) -> Node:
+    """The node of what `translate` gave."""
+    return read_node(f"^(?:{text})$" if is_ordinary(text) else text)
 
 
-def search(pattern: str) -> str | None:
-    """A JSON schema `pattern` for the engines, anchored at both edges; None where no text matches.
+def full_match(pattern: str) -> Node:
+    """A pattern of our own (a `format`), to be matched by a whole string."""
+    return _full_match(pattern)
+
+
+def search(pattern: str) -> Node | None:
+    """The strings in which a JSON schema `pattern` is found; None where there is none.
 
     Raises:
         ConstraintError: invalid, or not regular (named).
     """
-    node = _in_json(_search(pattern))
-    return None if node == NOTHING else write(node, engine=True)
+    node = _search(pattern)
+    return None if is_empty(node) else node
 
 
 def searches(pattern: str, text: str) -> bool:
     """Whether a JSON schema `pattern` matches somewhere in `text`."""
-    return _compiled(pattern).fullmatch(text) is not None
+    return matches(_search(pattern), text)
 
 
 def pattern_widths(pattern: str) -> tuple[int, int | None]:
@@ -83,36 +91,14 @@ def pattern_widths(pattern: str) -> tuple[int, int | None]:
     return min_width(node), max_width(node)
 
 
-def other_names(names: Collection[str]) -> str:
-    """A pattern, for the engines, for every JSON string that is none of `names`."""
-    return write(_in_json(_others(sorted(set(names)))), engine=True)
+def other_names(names: Collection[str]) -> Node:
+    """Every text that is none of `names`."""
+    return negation(one_of(names))
 
 
-_ESCAPED = (ord('"'), ord("\\"))
-
-
-def _in_json(node: Node) -> Node:
-    """The node without U+0000 in classes that lack the quote or the backslash.
-
-    In JSON strings, llguidance takes a class that holds every control character for one that holds every escape, and
-    would let `[^"]` match an escaped quote.
-    """
-    if isinstance(node, Chars):
-        whole = all(charsets.contains(node.chars, code) for code in _ESCAPED)
-        return node if whole else Chars(charsets.intersection(node.chars, _NOT_NUL))
-    if isinstance(node, Seq):
-        return seq(*map(_in_json, node.items))
-    if isinstance(node, Alt):
-        return alt(*map(_in_json, node.options))
-    return repeat(_in_json(node.item), node.low, node.high) if isinstance(node, Repeat) else node
-
-
-_NOT_NUL = charsets.of_ranges([(1, 0x10FFFF)])
-
-
-def one_of(texts: Collection[str]) -> str:
-    """A pattern, for the engines, for exactly these texts."""
-    return write(_tree(sorted(set(texts)), 0), engine=True)
+def one_of(texts: Collection[str]) -> Node:
+    """Exactly these texts; beginnings that they share are written once."""
+    return _tree(sorted(set(texts)), 0) if texts else NOTHING
 
 
 def _tree(texts: list[str], depth: int) -> Node:
@@ -141,23 +127,3 @@ def _full_match(pattern: str) -> Node:
 def _search(pattern: str) -> Node:
     node = RegexParser(ecma=True).parse(to_python(pattern))
     return language(node, charsets.category("word", True), search=True)
-
-
-@functools.lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> regex.Pattern[str]:
-    return regex.compile(write(_search(pattern), engine=False), regex.VERSION0)
-
-
-def _others(names: list[str]) -> Node:
-    """All texts but `names` (sorted): not a name and over, or off the names' tree at some character."""
-    anything = repeat(Chars(charsets.ANY), 0, None)
-    if not names:
-        return anything
-    options: list[Node] = [] if "" in names else [EMPTY]
-    firsts = sorted({name[0] for name in names if name})
-    off = charsets.complement(charsets.of_ranges((ord(c), ord(c)) for c in firsts))
-    options.append(seq(Chars(off), anything))
-    for first in firsts:
-        tails = [name[1:] for name in names if name[:1] == first]
-        options.append(seq(Chars(charsets.of_ranges([(ord(first), ord(first))])), _others(tails)))
-    return alt(*options)

@@ -6,6 +6,7 @@ is impossible, recursion without a base case), and without optional parts that c
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from .shapes import ArrayShape, NodeId, ObjectShape, Shape
@@ -33,13 +34,28 @@ def pruned(shapes: Mapping[NodeId, list[Shape]]) -> dict[NodeId, list[Shape]]:
 
 def _finite(shape: Shape, possible: set[NodeId]) -> bool:
     if isinstance(shape, ArrayShape):
-        return shape.low <= _places(shape, possible)
+        return 0 in _ending(shape, possible) if shape.states else shape.low <= _places(shape, possible)
     if isinstance(shape, ObjectShape):
         if any(required and node not in possible for _, node, required in shape.fields):
             return False
         spare = shape.low - sum(required for _, _, required in shape.fields)
         return spare <= 0 or shape.rest in possible or any(node in possible for _, node in shape.patterns)
     return True
+
+
+def _ending(shape: ArrayShape, possible: set[NodeId]) -> set[int]:
+    """The states of an array's automaton from which it can end."""
+    good = set(shape.ends)
+    grew = True
+    while grew:
+        more = {
+            number
+            for number, ways in enumerate(shape.states)
+            if number not in good and any(node in possible and target in good for node, target in ways)
+        }
+        good |= more
+        grew = bool(more)
+    return good
 
 
 def _places(shape: ArrayShape, possible: set[NodeId]) -> float:
@@ -51,12 +67,16 @@ def _places(shape: ArrayShape, possible: set[NodeId]) -> float:
 
 
 def _trimmed(shape: Shape, possible: set[NodeId]) -> Shape:
+    if isinstance(shape, ArrayShape) and shape.states:
+        good = _ending(shape, possible)
+        states = tuple(tuple(way for way in ways if way[0] in possible and way[1] in good) for ways in shape.states)
+        return dataclasses.replace(shape, states=states)
     if isinstance(shape, ArrayShape):
         places = _places(shape, possible)
         if places == float("inf"):
             return shape
         most = int(places) if shape.high is None else min(int(places), shape.high)
-        return ArrayShape(shape.prefix[:most], None, shape.low, most)
+        return dataclasses.replace(shape, prefix=shape.prefix[:most], rest=None, high=most)
     if isinstance(shape, ObjectShape):
         fields = tuple(field for field in shape.fields if field[1] in possible)
         absent = shape.absent | {name for name, node, _ in shape.fields if node not in possible}

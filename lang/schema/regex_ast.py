@@ -1,12 +1,15 @@
 """A regex as a language: the small algebra that every pattern becomes before it is written for an engine.
 
-    Node = Chars(set) | Seq(items) | Alt(options) | Repeat(item, low, high) | Anchor(kind)
+    Node = Chars(set) | Seq(items) | Alt(options) | Repeat(item, low, high) | And(parts) | Not(part)
+         | Anchor(kind) | Look(ahead, negated, item)
 
-`EMPTY` matches the empty text, `NOTHING` matches no text. Anchors are resolved away (`regex_anchors.py`).
+`EMPTY` matches the empty text, `NOTHING` matches no text. Anchors and look-around are resolved away
+(`regex_anchors.py`, `regex_look.py`).
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,8 +17,8 @@ from . import charsets
 from .charsets import CharSet
 
 __all__ = [
-    "EMPTY", "NOTHING", "Alt", "Anchor", "Chars", "Node", "Repeat", "Seq",
-    "alt", "ends", "max_width", "min_width", "repeat", "seq", "write",
+    "ANYTHING", "EMPTY", "NOTHING", "Alt", "Anchor", "And", "Chars", "Leaf", "Look", "Node", "Not", "Repeat", "Seq",
+    "alt", "both", "ends", "is_plain", "max_width", "min_width", "negation", "nullable", "repeat", "seq", "write",
 ]  # fmt: skip
 
 
@@ -50,6 +53,29 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class And:
+    """A text of every part."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Not:
+    """A text that is none of the part's."""
+
+    part: Node
+
+
+@dataclass(frozen=True)
+class Look:
+    """A condition on a position: that the item stands, or (`negated`) does not stand, after (`ahead`) or before it."""
+
+    ahead: bool
+    negated: bool
+    item: Node
+
+
+@dataclass(frozen=True)
 class Anchor:
     """A condition on a position: `start`, `end`, `end_or_newline` (Python's `$`), `boundary`, `not_boundary`.
 
@@ -60,10 +86,15 @@ class Anchor:
     spelled: str
 
 
-Node: TypeAlias = Chars | Seq | Alt | Repeat | Anchor
+class Leaf:
+    """What a grammar adds to the algebra (`grammar_ast.py`)."""
+
+
+Node: TypeAlias = Chars | Seq | Alt | Repeat | And | Not | Anchor | Look | Leaf
 
 EMPTY: Node = Seq(())
 NOTHING: Node = Alt(())
+ANYTHING: Node = Repeat(Chars(charsets.ANY), 0, None)
 
 
 def seq(*items: Node) -> Node:
@@ -95,10 +126,44 @@ def repeat(item: Node, low: int, high: int | None) -> Node:
     return item if (low, high) == (1, 1) else Repeat(item, low, high)
 
 
+def both(*parts: Node) -> Node:
+    """What every part allows, flattened."""
+    flat: list[Node] = []
+    for part in parts:
+        for one in part.parts if isinstance(part, And) else (part,):
+            if one == NOTHING or one == Chars(()):
+                return NOTHING
+            if one != ANYTHING and one not in flat:
+                flat.append(one)
+    if not flat:
+        return ANYTHING
+    return flat[0] if len(flat) == 1 else And(tuple(flat))
+
+
+def negation(part: Node) -> Node:
+    """Every text that the part does not allow."""
+    if part == NOTHING:
+        return ANYTHING
+    if part == ANYTHING:
+        return NOTHING
+    return part.part if isinstance(part, Not) else Not(part)
+
+
+def is_plain(node: Node) -> bool:
+    """Whether the node can be written as an ordinary pattern: without intersections and complements."""
+    if isinstance(node, (Seq, Alt)):
+        return all(map(is_plain, node.items if isinstance(node, Seq) else node.options))
+    return is_plain(node.item) if isinstance(node, Repeat) else isinstance(node, Chars)
+
+
 def min_width(node: Node) -> int:
-    """Characters of the shortest text (anchors count as empty)."""
+    """Characters that every text has at least: the shortest one, where nothing is intersected (anchors are empty)."""
     if isinstance(node, Chars):
         return 1
+    if isinstance(node, And):
+        return max(map(min_width, node.parts))
+    if isinstance(node, Not):
+        return int(nullable(node.part))
     if isinstance(node, Seq):
         return sum(map(min_width, node.items))
     if isinstance(node, Alt):
@@ -107,9 +172,13 @@ def min_width(node: Node) -> int:
 
 
 def max_width(node: Node) -> int | None:
-    """Characters of the longest text; None without end."""
+    """Characters that every text has at most; None without end."""
     if isinstance(node, Chars):
         return 1
+    if isinstance(node, Not):
+        return None
+    if isinstance(node, And):
+        return min((w for w in map(max_width, node.parts) if w is not None), default=None)
     if isinstance(node, (Seq, Alt)):
         widths = [max_width(n) for n in (node.items if isinstance(node, Seq) else node.options)]
         known = [w for w in widths if w is not None]
@@ -124,6 +193,19 @@ def max_width(node: Node) -> int | None:
     return None if inner is None or node.high is None else inner * node.high
 
 
+def nullable(node: Node) -> bool:
+    """Whether the empty text is one of the node's."""
+    if isinstance(node, Seq):
+        return all(map(nullable, node.items))
+    if isinstance(node, Alt):
+        return any(map(nullable, node.options))
+    if isinstance(node, Repeat):
+        return node.low == 0 or nullable(node.item)
+    if isinstance(node, And):
+        return all(map(nullable, node.parts))
+    return isinstance(node, Not) and not nullable(node.part)
+
+
 def ends(node: Node, first: bool) -> CharSet:
     """The characters that a non-empty text of the language may begin with (`first`) or end with."""
     if isinstance(node, Chars):
@@ -132,6 +214,10 @@ def ends(node: Node, first: bool) -> CharSet:
         return charsets.union(*(ends(option, first) for option in node.options))
     if isinstance(node, Repeat):
         return ends(node.item, first)
+    if isinstance(node, And):
+        return functools.reduce(charsets.intersection, (ends(part, first) for part in node.parts))
+    if isinstance(node, Not):
+        return charsets.ANY
     found: CharSet = ()
     if isinstance(node, Seq):
         for item in node.items if first else reversed(node.items):
@@ -153,7 +239,7 @@ def write(node: Node, *, engine: bool) -> str:
         return "|".join(write(option, engine=engine) for option in node.options) if node.options else "[^\\s\\S]"
     if isinstance(node, Repeat):
         return _grouped(node.item, engine) + _times(node)
-    raise AssertionError(f"unresolved anchor {node.spelled}")
+    raise AssertionError(f"not an ordinary pattern: {node}")
 
 
 def _grouped(node: Node, engine: bool) -> str:

@@ -1,7 +1,7 @@
 """Regex text → `Node`, read by Python's own parser.
 
 In: a pattern in Python's syntax, or in ECMAScript's (JSON schema). Out: a node; what no regular language can do
-(back-references, look-around, conditionals, atomic groups that matter) is refused by name.
+(back-references, conditionals, atomic groups that matter) is refused by name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import ConstraintError
 from . import charsets
 from .charsets import CharSet
-from .regex_ast import Anchor, Chars, Node, alt, repeat, seq
+from .regex_ast import Anchor, Chars, Look, Node, alt, repeat, seq
 
 # Python's own parser has no public name, and moved in 3.11.
 _MODULES = ("re._parser", "re._constants") if sys.version_info >= (3, 11) else ("sre_parse", "sre_constants")
@@ -74,6 +74,9 @@ class RegexParser:
             return self._repeat(name, arg, flags, rest)
         if name == "AT":
             return self._anchor(str(arg), flags)
+        if name in ("ASSERT", "ASSERT_NOT"):
+            direction, inner = arg
+            return Look(direction > 0, name == "ASSERT_NOT", self._sequence(inner, flags))
         raise _refused(name, arg)
 
     def _repeat(self, name: str, arg: Any, flags: int, rest: list[Any]) -> Node:
@@ -136,8 +139,6 @@ def _refused(name: str, arg: Any) -> ConstraintError:
     construct, hint = {
         "GROUPREF": ("back-reference", "repeat the pattern instead"),
         "GROUPREF_EXISTS": ("conditional group (?(…)…)", "spell both cases"),
-        "ASSERT": ("look-around (?=…) or (?<=…)", "spell the allowed texts"),
-        "ASSERT_NOT": ("look-around (?!…) or (?<!…)", "spell the allowed texts"),
         "ATOMIC_GROUP": ("atomic group (?>…)", "use an ordinary group"),
         "POSSESSIVE_REPEAT": ("possessive repeat", "use an ordinary repeat"),
     }.get(name, (name.lower(), "spell it otherwise"))

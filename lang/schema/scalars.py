@@ -9,8 +9,11 @@ from typing import Any
 
 from .documents import Sub
 from .formats import LENGTHS, format_pattern
-from .negation import FULL_MATCH, NOT_WHOLE
+from .negation import FULL_MATCH, NOT_FULL_MATCH, NOT_WHOLE
 from .patterns import full_match, pattern_widths, search
+from .regex_ast import Node, both, negation
+from .regex_run import is_empty
+from .regex_text import is_ordinary, read_node, spell_node
 from .shapes import Scalar
 
 __all__ = ["number_shape", "string_shape"]
@@ -32,11 +35,9 @@ def number_shape(subs: Sequence[Sub], whole: bool, note: Note) -> Scalar | None:
             step = _common(step, _fraction(sub.schema["multipleOf"]))
     if step is not None and step.denominator == 1 and step > 0:
         whole = True
-    for sub in subs:
-        if NOT_WHOLE in sub.schema:
-            if whole:
-                return None
-            raise sub.error("numbers that are no integers cannot be told apart by a mask", "not")
+    broken = next((sub for sub in subs if NOT_WHOLE in sub.schema), None)
+    if broken is not None and whole:
+        return None
     schema: dict[str, Any] = {"type": "integer" if whole else "number"}
     if low is not None and high is not None and _no_number(low, high, whole):
         last = next(sub for sub in reversed(subs) if any("imum" in keyword for keyword in sub.schema))
@@ -47,7 +48,14 @@ def number_shape(subs: Sequence[Sub], whole: bool, note: Note) -> Scalar | None:
     if high is not None:
         schema["exclusiveMaximum" if high[1] else "maximum"] = high[0]
     if step is not None and step != 1:
+        if broken is not None:
+            raise broken.error("multiples that are no integers cannot be told apart by a mask", "not")
         schema["multipleOf"] = _checked_step(step, subs)
+        for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
+            if abs(schema.get(name, 0)) > 2**53:
+                raise subs[0].error(f"the bound {schema[name]!r} of a multiple has too many digits to compare", name)
+    elif broken is not None:
+        schema["not"] = {"type": "integer"}
     return Scalar(schema)
 
 
@@ -59,14 +67,7 @@ def _bounds(sub: Sub, plain: str, exclusive: str) -> list[tuple[float, bool]]:
         found.append((schema[plain], strict is True))
     if strict is not None and not isinstance(strict, bool):
         found.append((strict, True))
-    for bound, _ in found:
-        if math.isinf(bound) or (abs(bound) > 2**53 and bound not in _INT64):
-            raise sub.error(f"the bound {bound!r} has more digits than an engine compares", plain)
-    return [(_INT64.get(bound, bound), strict_) for bound, strict_ in found]
-
-
-# The engine reads bounds as doubles: the greatest 64-bit integer stays itself, the least one is rounded inwards.
-_INT64: dict[float, float] = {2**63 - 1: 2**63 - 1, -(2**63): -(2**63) + 1024}
+    return found
 
 
 def _no_number(low: tuple[float, bool], high: tuple[float, bool], whole: bool) -> bool:
@@ -107,32 +108,38 @@ def string_shape(subs: Sequence[Sub], note: Note) -> Scalar | None:
     if high is not None and low > high:
         note(next(sub for sub in subs if "minLength" in sub.schema), "minLength")
         return None
-    patterns: list[str] = []
+    nodes: list[Node] = []
+    last: tuple[Sub, str] | None = None
     for sub in subs:
-        for keyword, text in _patterns(sub, low, high):
-            if text is None:
+        for keyword, node in _patterns(sub, low, high):
+            if node is None:
                 note(sub, keyword)
                 return None
-            if text not in patterns:
-                patterns.append(text)
+            if node not in nodes:
+                nodes.append(node)
+                last = (sub, keyword)
+    if last is not None and len(nodes) > 1 and is_empty(both(*nodes)):
+        note(*last)
+        return None
     schema: dict[str, Any] = {"type": "string"}
     if low:
         schema["minLength"] = low
     if high is not None:
         schema["maxLength"] = high
-    anchored = [f"^(?:{text})$" for text in patterns]
-    if len(anchored) == 1:
-        schema["pattern"] = anchored[0]
-    elif anchored:
-        schema["allOf"] = [{"type": "string", "pattern": text} for text in anchored]
+    texts = [spell_node(node) for node in nodes]
+    ordinary = [text for text in texts if is_ordinary(text)]
+    if ordinary:
+        schema["pattern"] = ordinary[0]
+    if len(texts) > bool(ordinary):
+        schema["x-patterns"] = [text for text in texts if text not in ordinary[:1]]
     return Scalar(schema)
 
 
 _BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
 
-def _patterns(sub: Sub, low: int, high: int | None) -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = []
+def _patterns(sub: Sub, low: int, high: int | None) -> list[tuple[str, Node | None]]:
+    found: list[tuple[str, Node | None]] = []
     if sub.draft.asserts_content:
         if sub.get("contentMediaType") == "application/json":
             raise sub.error("JSON inside a string cannot be enforced by a mask", "contentMediaType")
@@ -141,15 +148,17 @@ def _patterns(sub: Sub, low: int, high: int | None) -> list[tuple[str, str | Non
     if "pattern" in sub.schema:
         pattern = sub.schema["pattern"]
         try:
-            text = search(pattern)
+            node = search(pattern)
             shortest, longest = pattern_widths(pattern)
         except ValueError as error:
             raise sub.error(f"the pattern {pattern!r} cannot be enforced: {error}", "pattern") from error
         if (high is not None and shortest > high) or (longest is not None and longest < low):
-            text = None
-        found.append(("pattern", text))
+            node = None
+        found.append(("pattern", node))
     if FULL_MATCH in sub.schema:
-        found.append(("enum", sub.schema[FULL_MATCH]))
+        found.append(("enum", read_node(sub.schema[FULL_MATCH])))
+    if NOT_FULL_MATCH in sub.schema:
+        found.append(("not", negation(read_node(sub.schema[NOT_FULL_MATCH]))))
     if isinstance(sub.get("format"), str):
         format_ = format_pattern(sub.schema["format"])
         if format_ is False:

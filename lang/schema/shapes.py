@@ -30,12 +30,19 @@ class Scalar:
 
 @dataclass(frozen=True)
 class ArrayShape:
-    """An array: `prefix` items, then `rest` items (None: no more), `low` to `high` in all."""
+    """An array: `prefix` items, then `rest` items (None: no more), `low` to `high` in all.
+
+    With `states`, an automaton says which items may follow instead: in each state, (node, state after such an item);
+    it begins in the first one and may end in `ends`. With `unique`, items are a few known values, each at most once.
+    """
 
     prefix: tuple[NodeId, ...]
     rest: NodeId | None
     low: int
     high: int | None
+    states: tuple[tuple[tuple[NodeId, int], ...], ...] = ()
+    ends: frozenset[int] = frozenset()
+    unique: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class ObjectShape:
 
     Attributes:
         fields: (name, node, required), in the order in which they are written.
-        patterns: (pattern for the engines, node) of other keys.
+        patterns: (pattern as `regex_text.py` spells it, node) of other keys; no key is in two.
         rest: node of the keys that are neither; None: there are none.
         absent: names that may not occur.
         low: least number of keys.

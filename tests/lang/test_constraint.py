@@ -83,7 +83,7 @@ def test_key_is_of_the_grammar_not_of_the_value() -> None:
         ({"type": "array", "minItems": 3, "maxItems": 2}, "minItems", "/minItems"),
         ({"$ref": "#/$defs/nothing"}, "$ref", "/$ref"),
         ({"$ref": "https://elsewhere.example/x.json"}, "$ref", "/$ref"),
-        ({"properties": {"a/b": {"pattern": "(?=x)"}}}, "pattern", "/properties/a~1b/pattern"),
+        ({"properties": {"a/b": {"pattern": "((?!ab).)*"}}}, "pattern", "/properties/a~1b/pattern"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems", "/uniqueItems"),
         ({"contains": {"type": "integer"}}, "contains", "/contains"),
         ({"$dynamicRef": "#node"}, "$dynamicRef", "/$dynamicRef"),
@@ -91,7 +91,6 @@ def test_key_is_of_the_grammar_not_of_the_value() -> None:
         ({"type": "string", "format": "regex"}, "format", "/format"),
         (False, "false", "/false"),
         ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "$ref", ""),
-        ({"const": 9007199254740993}, "const", "/const"),
     ],
 )
 def test_refused_schemas_are_named_with_their_place(schema: object, keyword: str | None, pointer: str) -> None:

@@ -418,3 +418,15 @@ def test_prompts_that_are_there_whole_run_their_last_token_only():
     engine.submit([one(graph, i, prompt, 3) for i in range(20)])
     drain(engine)
     assert engine.stats().computed_tokens == 50 + 19
+
+
+def test_first_come_first_served_knows_no_graphs():
+    engine, graph = make(slots=80, rows=4, policy="fcfs"), Graph()
+    rng = random.Random(1)
+    seqs = [one(graph, 9 - i, tokens(rng, 30), 12, keeps=(Keep(None, (20 + i,)),)) for i in range(10)]
+    engine.submit(seqs)
+    order = []
+    while engine.step():
+        order += [i for i, seq in enumerate(seqs) if seq.state is SequenceState.FINISHED and i not in order]
+    assert order == list(range(10))
+    assert_right(seqs)

@@ -1,8 +1,9 @@
 """Thousands of random operations on engine, scheduler, tree and pool; every invariant after each, every output right.
 
-Submit (fresh, forked, resubmitted with its output, scored, constrained, sampled), cancel, fail, finish, flush,
-deadline, under a pool so small that eviction and preemption are everyday. What comes out is compared with an
-evaluation that knows no cache; what the tree holds is compared with what the pseudo-model wrote to those slots.
+Submit (fresh, forked, resubmitted with its output, scored, constrained, sampled, of a graph, with true and untrue
+hints of what comes), cancel, fail, finish, flush, deadline, withdraw, close a graph, under a pool so small that
+eviction and preemption are everyday. What comes out is compared with an evaluation that knows no cache; what the tree
+holds is compared with what the pseudo-model wrote to those slots.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import time
 
 import numpy as np
 import pytest
+from radicel.backend import Keep
 from radicel.errors import DeadlineError
 from radicel.runtime.batch import TRASH_SLOT
 from radicel.runtime.engine import Engine, EngineConfig
+from radicel.runtime.leases import Graph
 from radicel.runtime.request import Sequence, SequenceState
 
 from .fake_runner import (
@@ -84,6 +87,7 @@ class World:
             match_window=self.rng.choice([1, 4, 64]),
             prefix_cache=self.rng.random() < 0.85,
             forced_runs=self.rng.random() < 0.8,
+            leases=self.rng.random() < 0.8,
             check_invariants=True,
             **config,  # type: ignore[arg-type]
         )
@@ -92,6 +96,7 @@ class World:
         self.live: list[Sequence] = []
         self.matchers: dict[int, FakeMatcher] = {}
         self.texts: list[list[int]] = [[1]]
+        self.graphs = [Graph(), Graph()]
         self.verified = 0
         self.preemptions = 0
 
@@ -134,8 +139,18 @@ class World:
                     priority=rng.choice([0, 0, 0, 1, -1]),
                     namespace=rng.choice(["", "", "other"]),
                     sink=BadSink(rng.randint(1, 10)) if rng.random() < 0.05 else None,
+                    **self.hints(len(prompt)),
                 )
             )
+
+    def hints(self, length: int) -> dict[str, object]:
+        """A place in a graph, and what later places are said to need; half of them never come, or need other things."""
+        rng = self.rng
+        if rng.random() < 0.5:
+            return {}
+        lengths = (None, 1, length // 2, length, length + 5)
+        keeps = [Keep(rng.choice(lengths), tuple(rng.sample(range(60), 2))) for _ in range(rng.randrange(3))]
+        return {"graph": rng.choice(self.graphs), "place": rng.randrange(60), "keeps": tuple(keeps)}
 
     def add(self, seq: Sequence) -> None:
         if seq.matcher is not None:
@@ -153,7 +168,12 @@ class World:
             self.engine.flush_cache()
         elif roll < 0.34 and self.live:
             self.rng.choice(self.live).on_token = sabotage
+        elif roll < 0.345:
+            self.engine.withdraw(self.rng.choice(self.graphs), [self.rng.randrange(60)])
         elif roll < 0.35:
+            self.engine.close_graph(self.graphs.pop(0))  # its sequences go on
+            self.graphs.append(Graph())
+        elif roll < 0.36:
             seq = sequence(self.prompt(), 50, deadline=time.monotonic())
             self.add(seq)
         else:
@@ -226,6 +246,11 @@ class World:
             self.engine.step()
             self.check()
         assert not self.live, "sequences starve"
+        for graph in self.graphs:
+            self.engine.close_graph(graph)
+        self.engine.step()
+        self.check()
+        assert len(self.engine.scheduler.leases) == 0, "a lease outlives its graph"
         self.engine.flush_cache()
         stats = self.engine.stats()
         assert (stats.kv_used, stats.kv_cached, stats.kv_free) == (0, 0, self.runner.num_slots - 1)

@@ -1,0 +1,123 @@
+"""Rules of tokens → llguidance's dialect of Lark.
+
+In: rules (`rules.py`) and the one to start from. Out: the grammar's text. Intersections and complements, which its
+patterns do not have, are written between patterns (`/…/ & ~/…/`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from .grammar_ast import Bag, Foreign, Ref, Rules, Token
+from .regex_ast import EMPTY, NOTHING, Alt, And, Node, Not, Repeat, Seq, is_plain, write
+
+__all__ = ["expression", "lark_text"]
+
+
+def lark_text(rules: Rules, start: str) -> str:
+    """The grammar's text."""
+    return _Writer(rules).text(start)
+
+
+def expression(node: Node) -> str:
+    """A token's expression."""
+    if node == EMPTY:
+        return '""'
+    if is_plain(node):
+        text = write(node, engine=True)
+        return f"/{text}/"
+    if isinstance(node, And):
+        return " & ".join(_grouped(part) for part in node.parts)
+    if isinstance(node, Not):
+        return f"~({expression(node.part)})"
+    if isinstance(node, Alt):
+        return " | ".join(map(_grouped, node.options))
+    if isinstance(node, Seq):
+        return " ".join(map(_grouped, _runs(node)))
+    assert isinstance(node, Repeat)
+    return f"({expression(node.item)}){_times(node)}"
+
+
+def _grouped(node: Node) -> str:
+    text = expression(node)
+    return text if is_plain(node) else f"({text})"
+
+
+def _runs(node: Seq) -> list[Node]:
+    """The items, ordinary ones beside each other as one."""
+    runs: list[Node] = []
+    for item in node.items:
+        if runs and is_plain(item) and is_plain(runs[-1]):
+            last = runs[-1]
+            runs[-1] = Seq((*(last.items if isinstance(last, Seq) else (last,)), item))
+        else:
+            runs.append(item)
+    return runs
+
+
+def _times(node: Repeat) -> str:
+    known = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((node.low, node.high))
+    return known or f"{{{node.low},{'' if node.high is None else node.high}}}"
+
+
+class _Writer:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._names: Mapping[str, str] = {name: f"r{number}" for number, name in enumerate(rules)}
+        self._tokens: dict[Node, str] = {}
+        self._foreign: dict[str, str] = {}
+        self._bags: dict[Bag, str] = {}
+        self._more: list[str] = []
+
+    def text(self, start: str) -> str:
+        lines = [f"{self._names[name]}: {self._node(node)}" for name, node in self._rules.items()]
+        lines += self._more
+        lines += [f"{name}: {expression(node)}" for node, name in self._tokens.items()]
+        lines += [f"{name}: %json {schema}" for schema, name in self._foreign.items()]
+        return "\n".join([f"start: {self._names[start]}", *lines]) + "\n"
+
+    def _node(self, node: Node) -> str:
+        if isinstance(node, Ref):
+            return self._names[node.name]
+        if isinstance(node, Token):
+            return self._tokens.setdefault(node.node, f"T{len(self._tokens)}")
+        if isinstance(node, Foreign):
+            return self._foreign.setdefault(node.schema, f"j{len(self._foreign)}")
+        if isinstance(node, Bag):
+            return self._bag(node)
+        if isinstance(node, Seq):
+            return " ".join(map(self._item, node.items)) or '""'
+        if isinstance(node, Alt):
+            return " | ".join(map(self._node, node.options))
+        assert isinstance(node, Repeat)
+        return self._item(node.item) + _times(node)
+
+    def _bag(self, bag: Bag) -> str:
+        """A rule whose parameter has a bit for each element that occurred."""
+        if bag in self._bags:
+            return self._bags[bag]
+        name = self._bags[bag] = f"b{len(self._bags)}"
+        size = len(bag.first)
+        firsts = [f"{self._item(node)} {name}m::0x{1 << i:x}" for i, node in enumerate(bag.first)]
+        laters = []
+        for index, node in enumerate(bag.later):
+            free = f"bit_clear({index})"
+            if bag.high is not None and bag.high < size:
+                free = f"and({free}, bit_count_lt([0:{size}], {bag.high}))"
+            laters.append(f"{self._item(node)} {name}m::set_bit({index}) %if {free}")
+        if bag.other_first != NOTHING:
+            firsts.append(f"{self._item(bag.other_first)} {name}m::0x{1 << size:x}")
+            laters.append(f"{self._item(bag.other_later)} {name}m::set_bit({size})")
+        if bag.may_end(0):
+            firsts.append('""')
+        ends = [f"is_ones([0:{bag.needed}])"] if bag.needed else []
+        ends += [f"bit_count_ge([0:{size}], {bag.low})"] if bag.low else []
+        ends += [f"bit_set({size})"] if bag.least_others else []
+        laters.append('""' + (f" %if {functools.reduce(lambda a, b: f'and({a}, {b})', ends)}" if ends else ""))
+        self._more += [f"{name}: {' | '.join(firsts)}", f"{name}m::_: {' | '.join(laters)}"]
+        return name
+
+    def _item(self, node: Node) -> str:
+        text = self._node(node)
+        return text if isinstance(node, (Ref, Token, Foreign, Bag)) else f"({text})"
