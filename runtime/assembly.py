@@ -95,6 +95,7 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         context_length=context,
         attention=config.attention,
         sample_vocab=sample_vocab,
+        cuda_graphs=config.cuda_graphs,
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidValueError
 from .attention import make_attention
 from .batch import SampleBatch, StepBatch, StepResult
+from .cuda_graph import DecodeGraphs
 from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
@@ -57,6 +58,7 @@ class ModelRunner:
         context_length: most tokens of a sequence.
         attention: name of the implementation, or "auto".
         sample_vocab: ids from here on are never sampled; the whole logit row without it.
+        cuda_graphs: whether decode steps are replayed as graphs, where device and attention can.
 
     Raises:
         InvalidValueError: sizes that the model does not have, an unknown attention.
@@ -71,6 +73,7 @@ class ModelRunner:
         context_length: int,
         attention: str = "auto",
         sample_vocab: int | None = None,
+        cuda_graphs: bool = True,
     ) -> None:
         config = model.config
         if not 1 <= context_length <= model.context_length:
@@ -102,6 +105,10 @@ class ModelRunner:
             dtype=model.dtype,
         )
         self._logit_chunk = max(1, LOGIT_BYTES // (4 * self.vocab_size))
+        self._graphs: DecodeGraphs | None = None
+        if cuda_graphs and self.device.type == "cuda" and hasattr(self._attention, "fixed_meta"):
+            most = min(num_rows, self._logit_chunk)
+            self._graphs = DecodeGraphs(model, self._kv, self._attention, most=most)
 
     def forward(self, batch: StepBatch) -> StepOutput:
         """Launches the step: page-table updates, all layers, and the LM head where its output is small enough.
@@ -112,6 +119,10 @@ class ModelRunner:
         self._check(batch)
         with torch.inference_mode():
             self._kv.update(batch.updates)
+            if self._graphs is not None and self._graphs.takes(batch):
+                replayed = self._graphs.run(batch)
+                if replayed is not None:
+                    return StepOutput(*replayed, self._model.logits)
             all_rows = len(batch.logit_rows) == batch.num_tokens
             step = Step(
                 token_ids=upload(batch.token_ids, self.device),
@@ -147,7 +158,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Frees the device's memory; the runner is of no use afterwards."""
-        for name in ("_kv", "_model", "_attention"):
+        for name in ("_graphs", "_kv", "_model", "_attention"):
             self.__dict__.pop(name, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -1,0 +1,68 @@
+"""Replayed decode steps: which are taken, how they are padded, and that padding changes nothing.
+
+Without a GPU nothing is captured: the replay calls the step again on the same fixed inputs, which is what a graph does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from radicel.runtime import LocalRuntime
+from radicel.runtime.cuda_graph import DecodeGraphs, graph_sizes
+
+PROMPTS = ["All is well", "The sea", "A recipe for soup: take", "x", "Once upon a time there was", "Wie geht es?"]
+
+
+def test_sizes_are_single_up_to_eight_and_end_at_the_most() -> None:
+    assert graph_sizes(256)[:12] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32]
+    assert graph_sizes(256)[-1] == 256
+    assert graph_sizes(5) == [1, 2, 3, 4, 5]
+    assert graph_sizes(1) == [1]
+    assert all(b - a <= 32 for a, b in zip(graph_sizes(512), graph_sizes(512)[1:]))
+
+
+@pytest.fixture
+def made(tiny_llama: Path) -> Any:
+    with LocalRuntime(
+        tiny_llama, device="cpu", attention="triton", kv_tokens=2_000, max_running=6, check_invariants=True
+    ) as runtime:
+        yield runtime
+
+
+def _replaying(runtime: LocalRuntime, capture: Any) -> DecodeGraphs:
+    runner = runtime._runner
+    runner._graphs = DecodeGraphs(runner._model, runner._kv, runner._attention, most=6, capture=capture)
+    return runner._graphs
+
+
+def test_replays_give_the_same_texts(made: LocalRuntime) -> None:
+    plain = [g.token_ids for g in made.generate(PROMPTS, temperature=0, max_tokens=12, ignore_eos=True)]
+    captured: list[int] = []
+
+    def capture(call: Any) -> Any:
+        captured.append(1)
+        return call
+
+    graphs = _replaying(made, capture)
+    made.flush_cache()
+    replayed = [g.token_ids for g in made.generate(PROMPTS, temperature=0, max_tokens=12, ignore_eos=True)]
+    alone = [made.generate(p, temperature=0, max_tokens=12, ignore_eos=True).token_ids for p in PROMPTS]
+    assert replayed == plain
+    assert alone == plain
+    assert len(captured) == len(graphs._graphs) >= 2
+    made.check()
+
+
+def test_where_nothing_can_be_captured_steps_run_without(made: LocalRuntime, caplog: pytest.LogCaptureFixture) -> None:
+    plain = made.generate(PROMPTS[0], temperature=0, max_tokens=6, ignore_eos=True).token_ids
+
+    def fails(call: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("no memory for a graph")
+
+    _replaying(made, fails)
+    made.flush_cache()
+    assert made.generate(PROMPTS[0], temperature=0, max_tokens=6, ignore_eos=True).token_ids == plain
+    assert "no memory for a graph" in caplog.text
