@@ -93,6 +93,10 @@ class DecodeGraphs:
         """
         size = next(size for size in self._sizes if size >= batch.num_seqs)
         self._attention.prepare(batch, self._kv.page_table)
+        # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
+        padded = np.full((3, size), TRASH_SLOT, np.int64)
+        padded[:, : batch.num_seqs] = batch.token_ids, batch.positions, batch.slots
+        self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
         if size not in self._graphs:
             try:
                 self._graphs[size] = self._capture(lambda: self._step(size))
@@ -100,9 +104,6 @@ class DecodeGraphs:
                 self._broken = True
                 _log.warning("no CUDA graph for %d rows, steps run without: %s", size, error)
                 return None
-        padded = np.full((3, size), TRASH_SLOT, np.int64)
-        padded[:, : batch.num_seqs] = batch.token_ids, batch.positions, batch.slots
-        self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
         hidden, logits = self._graphs[size]()
         return hidden[: batch.num_seqs], logits[: batch.num_seqs]
 

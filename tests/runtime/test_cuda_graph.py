@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from radicel import SamplingParams
 from radicel.runtime import LocalRuntime
 from radicel.runtime.cuda_graph import DecodeGraphs, graph_sizes
 
@@ -44,15 +45,23 @@ def test_replays_give_the_same_texts(made: LocalRuntime) -> None:
 
     def capture(call: Any) -> Any:
         captured.append(1)
+        call()  # as a capture does: it must not harm what is in the cache
         return call
 
     graphs = _replaying(made, capture)
     made.flush_cache()
-    replayed = [g.token_ids for g in made.generate(PROMPTS, temperature=0, max_tokens=12, ignore_eos=True)]
-    alone = [made.generate(p, temperature=0, max_tokens=12, ignore_eos=True).token_ids for p in PROMPTS]
-    assert replayed == plain
-    assert alone == plain
-    assert len(captured) == len(graphs._graphs) >= 2
+    alone = [made.generate(p, temperature=0, max_tokens=12, ignore_eos=True).token_ids for p in PROMPTS[:2]]
+    made.flush_cache()
+    handles = [  # rows leave one by one, so every size is captured in the middle of texts
+        made.submit_input(
+            made.tokenizer(text).input_ids, SamplingParams.of(temperature=0, max_tokens=n, ignore_eos=True)
+        )
+        for text, n in zip(PROMPTS, (2, 4, 6, 8, 10, 12))
+    ]
+    replayed = [handle.result()[0].token_ids for handle in handles]
+    assert alone == plain[:2]
+    assert [plain[i][: len(ids)] for i, ids in enumerate(replayed)] == replayed
+    assert len(captured) == len(graphs._graphs) >= 4
     made.check()
 
 
