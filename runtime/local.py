@@ -165,6 +165,10 @@ class LocalRuntime(DirectCalls):
         check_budget(sampling, constraint, lambda: self.vocabulary)
         encoded = self._encode(prompt)
         ids = list(encoded.token_ids)
+        healed = self._healer.heal(prompt, ids, sampling)
+        if healed is not None:
+            ids = list(healed.ids)
+            constraint = None if constraint is None else healed.constrained(constraint)
         samples = resolve_sampling(
             sampling,
             defaults=self._defaults,
@@ -174,10 +178,6 @@ class LocalRuntime(DirectCalls):
             end_ids=self._end_ids,
             seed=self._next_seed(),
         )
-        healed = self._healer.heal(prompt, ids, sampling) if samples[0].max_tokens else None
-        if healed is not None:
-            ids = list(healed.ids)
-            constraint = None if constraint is None else healed.constrained(constraint)
         at_start = all(i in self._tokenizer.bos_ids for i in ids)
         sinks = [self._sink(sampling, i, on_text, at_start, healed) for i in range(len(samples))]
         collector = Collector(
