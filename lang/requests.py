@@ -65,7 +65,7 @@ def _gen_outcome(call: GenCall, result: list[Generation]) -> Outcome:
             raise CancelledError(f"gen {call.name!r} was cancelled")
     checked = [_checked(call, generation) for generation in result]
     first = result[0]
-    written = Generated(first.text, first.token_ids or None, first.meta.finish_reason)
+    written = Generated(first.text, first.token_ids or None, first.meta.finish_reason, first.replaced)
     fault = next((fault for _, fault in checked if fault is not None), None)
     return Outcome(tuple(generation for generation, _ in checked), written, fault)
 
