@@ -25,6 +25,7 @@ from .keeps import Keeps
 from .lower import lower
 from .prompt import Generated
 from .requests import request_of, submit
+from .retries import is_checked, retrying
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -151,7 +152,7 @@ class SentGraph:
     def _plain(self, asked: Iterable[tuple[Ready, Any]]) -> Iterator[tuple[Ready, Handle[Any] | Exception]]:
         for ready, request in asked:
             try:
-                yield ready, submit(self._backend, request, _on_text(ready, request))
+                yield ready, self._retrying(submit(self._backend, request, _on_text(ready, request)), ready, request)
             except Exception as error:
                 yield ready, error
 
@@ -168,7 +169,15 @@ class SentGraph:
             handles: Sequence[Handle[Any] | Exception] = self._session.submit(planned) if planned else []
         except Exception as error:
             handles = [error] * len(planned)
-        return zip((ready for ready, _ in asked), handles)
+        return (
+            (ready, handle if isinstance(handle, Exception) else self._retrying(handle, ready, request))
+            for (ready, request), handle in zip(asked, handles)
+        )
+
+    def _retrying(self, handle: Handle[Any], ready: Ready, request: Any) -> Handle[Any]:
+        if not is_checked(request):
+            return handle
+        return retrying(handle, request, self._backend.submit, ready.executor.on_text(ready.cell))
 
 
 def _number(ready: Ready) -> int:
@@ -178,7 +187,8 @@ def _number(ready: Ready) -> int:
 
 
 def _on_text(ready: Ready, request: GenerateRequest | ScoreRequest) -> OnText | None:
-    return ready.executor.on_text(ready.cell) if isinstance(request, GenerateRequest) else None
+    streams = isinstance(request, GenerateRequest) and not is_checked(request)
+    return ready.executor.on_text(ready.cell) if streams else None
 
 
 def _length(written: Generated | None) -> int:

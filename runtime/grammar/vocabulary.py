@@ -78,6 +78,36 @@ class Vocabulary:
         spelled = b"".join(self.text_bytes[i] for i in ids)
         return ids if spelled == text.encode() else []
 
+    def starting(self, data: bytes) -> list[int]:
+        """Ids of the tokens that `data` begins with, the longest first."""
+        sizes = range(min(self._longest, len(data)), 0, -1)
+        return [self._by_bytes[data[:size]] for size in sizes if data[:size] in self._by_bytes]
+
+    def longest_fit(self, data: bytes) -> list[int]:
+        """Ids that spell the bytes, each time the longest token that fits; empty where no tokens do."""
+        return self._greedy(data)
+
+    @cached_property
+    def tool_format(self) -> str:
+        """How this tokenizer's models write tool calls (`lang/schema/tool_calls.py`), by their markers."""
+        names = set(self.names)
+        if b"[TOOL_CALLS]" in names:
+            return "mistral"
+        return "llama3" if b"<|python_tag|>" in names and b"<tool_call>" not in names else "hermes"
+
+    @cached_property
+    def plain_mask(self) -> Mask:
+        """The ids of whole characters that stand for themselves in a JSON string."""
+        allowed = np.zeros(mask_words(self.size) * 32, np.bool_)
+        for token_id, data in enumerate(self.text_bytes):
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                continue
+            allowed[token_id] = bool(text) and not any(char in '"\\<' or char < " " for char in text)
+        mask: Mask = np.packbits(allowed, bitorder="little").view(np.int32)
+        return mask
+
     def _by_tokenizer(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids if all(i < self.size for i in ids) else []
