@@ -24,7 +24,7 @@ from .calls import UnstartedCall
 from .errors import CancelledError
 from .ir import Node, frontier, prompt_of
 from .lifetime import Lifetime
-from .pool import BodyPool, Task, in_worker, while_blocked
+from .pool import BodyPool, Task, dispatcher, in_worker, while_blocked
 from .prompt import Generated, Prompt
 from .requests import Outcome, outcome
 from .sending import Ready, SentGraph
@@ -325,7 +325,7 @@ class Executor(Lifetime):
         if body is not None:
             self.end_body(error=error)
             self._leave_queue()
-            self.waves.check()
+            dispatcher.put(self.waves.check)  # whoever cancels many programs has cancelled them all by then
         for child in children:
             child.cancel(error)
         self.cancel_cells(cells, error)

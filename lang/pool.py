@@ -161,6 +161,11 @@ class BodyPool:
             self._queue.append(task)
             self._grow()
 
+    def allow(self, bodies: int) -> None:
+        """So many bodies may wait at a time, at least."""
+        with self._lock:
+            self._limit = max(self._limit, bodies)
+
     def is_stuck(self) -> bool:
         """Whether no body that is queued here can begin before one that waits goes on."""
         with self._lock:

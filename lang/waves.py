@@ -35,7 +35,7 @@ QUIET_TICKS = 2  # one tick alone may be late, where the whole process stood sti
 FIRST_OPEN_S = 2.0  # the first wave should be the whole batch
 LATER_OPEN_S = 0.2
 MOST_OF_ONE = 1000  # nodes of one program: a body that appends for ever must get to run
-_FEW = 16  # nodes that the dispatcher's own thread may compile
+_FEW = 16  # nodes that are compiled at once also where other things wait for the thread
 
 
 class Waves:
@@ -89,14 +89,18 @@ class Waves:
                 del self._queued[pool]
 
     @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """While bodies are being started: no wave is complete before they all are."""
+    def starting(self, block: bool = True) -> Iterator[None]:
+        """While bodies are being started: no wave is complete before they all are.
+
+        Args:
+            block: whether this thread may be used to compile a wave; an event loop's may not.
+        """
         self.work()
         try:
             yield
         finally:
             self.rest()
-            self.check()
+            self.check(block)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -119,7 +123,7 @@ class Waves:
             dispatcher.later(TICK_S, self._tick)
         self._release(wave)
 
-    def check(self) -> None:
+    def check(self, block: bool = True) -> None:
         """Closes the wave if no body is at work. Called without a lock, and by no body that is at work."""
         if not self._recorded:
             return
@@ -127,7 +131,7 @@ class Waves:
             if self._at_work > 0 or not all(pool.is_stuck() for pool in self._queued):
                 return
             wave = self._take()
-        self._release(wave)
+        self._release(wave, block)
 
     def _take(self) -> list[Ready]:
         wave, self._recorded = self._recorded, []
@@ -135,9 +139,13 @@ class Waves:
         self.count += bool(wave)
         return wave
 
-    def _release(self, wave: list[Ready]) -> None:
-        if wave:
+    def _release(self, wave: list[Ready], block: bool = True) -> None:
+        if not wave:
+            return
+        if block or len(wave) <= _FEW:
             release(wave, self.backend)
+        else:
+            threading.Thread(target=release, args=(wave, self.backend), name="radicel-wave", daemon=True).start()
 
     def _tick(self) -> None:
         """On the dispatcher: closes a wave that got no node for a while, or that has been open for long."""
@@ -152,10 +160,7 @@ class Waves:
             if self._quiet >= QUIET_TICKS or time.monotonic() - self._opened > longest:
                 wave = self._take()
         dispatcher.later(TICK_S, self._tick)
-        if len(wave) <= _FEW:
-            self._release(wave)
-        else:
-            threading.Thread(target=self._release, args=(wave,), name="radicel-wave", daemon=True).start()
+        self._release(wave, block=False)  # answers are waiting for this thread
 
     # --- answers ----------------------------------------------------------------------------------------------------
 

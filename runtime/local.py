@@ -265,6 +265,11 @@ class LocalRuntime(DirectCalls):
         return self._tokenizer.hf
 
     @property
+    def max_running(self) -> int:
+        """Most sequences in one step."""
+        return self.config.max_running
+
+    @property
     def context_length(self) -> int:
         """Most tokens of prompt and output together."""
         return self._runner.context_length
