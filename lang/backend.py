@@ -62,6 +62,7 @@ class Meta(Mapping[str, Any]):
         queue_s: seconds from submission to the first step.
         first_token_s: seconds from submission to the first token.
         total_s: seconds from submission to the end.
+        retries: how often it was generated again, since the finished value failed (`gen(validate="after")`).
         probabilities: of a `select`: choice → probability, normalised over the choices.
         choice_logprobs: of a `select`: choice → the score its rule gave.
     """
@@ -81,6 +82,7 @@ class Meta(Mapping[str, Any]):
     queue_s: float = 0.0
     first_token_s: float | None = None
     total_s: float = 0.0
+    retries: int = 0
     probabilities: dict[str, float] | None = None
     choice_logprobs: dict[str, float] | None = None
 

@@ -7,13 +7,15 @@ Out: their states in input order, each with its own success or error.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from .errors import BatchError, InvalidValueError, UnsupportedError
+from .executor import Executor
 from .launch import Launch, cancel
 from .pool import BodyPool, bodies, settle
 from .state import State
+from .waves import Waves
 
 __all__ = ["Batch", "BatchItem"]
 
@@ -49,6 +51,11 @@ class Batch:
         if isinstance(items, (str, bytes, Mapping)):
             raise TypeError(f"a batch is a list of dicts or tuples, not a {type(items).__name__}")
         self._launches = [launch(*_arguments(index, item)) for index, item in enumerate(items)]
+        if self._pool is bodies and self._launches:
+            # What a backend can run at a time, bodies can wait for.
+            most = getattr(self._launches[0].executor.backend, "max_running", 0)
+            bodies.allow(most if isinstance(most, int) else 0)
+        self._waves = _shared_waves([launch.executor for launch in self._launches])
 
     def run(self, progress_bar: bool) -> list[State]:
         """All states, when all have ended. An interrupt cancels everything."""
@@ -75,10 +82,11 @@ class Batch:
         with _progress(len(self._launches), progress_bar) as advance:
             started: list[Launch] = []
             try:
-                for launch in self._launches:
-                    started.append(launch)
-                    launch.start(self._pool)
-                    launch.executor.on_finish(advance)
+                with self._waves.starting(wait) if self._waves is not None else contextlib.nullcontext():
+                    for launch in self._launches:
+                        started.append(launch)
+                        launch.start(self._pool)
+                        launch.executor.on_finish(advance)
                 yield
             except BaseException:
                 cancel(started, wait)
@@ -110,6 +118,16 @@ def _pool(num_threads: int | str) -> BodyPool:
     if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
         raise InvalidValueError(f"num_threads={num_threads!r}: must be 'auto' or an integer ≥ 1")
     return BodyPool(limit=num_threads, eager=num_threads)
+
+
+def _shared_waves(executors: Sequence[Executor]) -> Waves | None:
+    """Numbers the items; their nodes are compiled together, also with those of the program that runs the batch."""
+    if not executors:
+        return None
+    waves = executors[0].waves
+    for index, executor in enumerate(executors):
+        executor.item, executor.waves = index, waves
+    return waves
 
 
 @contextlib.contextmanager

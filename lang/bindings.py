@@ -5,8 +5,8 @@ Out: `Binding`s, which all answer the same questions: are you there, your value,
 
 A `Cell` is the life of one generating node. The executor alone changes it, under its lock:
 
-    waiting ──its text can be written──► submitted ──► done: `written`, and `fault` where the text is no whole value
-       └──────────a node before it failed────┴───────► done: `failure`, no text
+    recorded ──its wave closes, the text before it is there──► submitted ──► done: `written`; `fault` if no whole value
+       └──────────────a node before it failed──────────────────────┴───────► done: `failure`, no text
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
@@ -22,6 +22,9 @@ from .backend import Generation, Handle, Meta
 from .ir import Node
 from .prompt import Generated
 from .reasoning import ReasoningFormat, ReasoningSplitter, split_reasoning
+
+if TYPE_CHECKING:
+    from .sending import Place
 
 __all__ = ["Answer", "Binding", "Cell", "Gathered", "Plain", "Reasoning", "Scope", "raise_again"]
 
@@ -70,6 +73,8 @@ class Cell(Binding):
         needs: cells whose text must be there first.
         blockers: how many of them are not done yet.
         dependents: cells that need this one's text and are not submitted yet.
+        place: where it stands in the graph of its wave, once that is closed (`sending.py`).
+        sent: whether it is being submitted, or was.
         handle: the request, once submitted.
         pieces: streamed text of the first sample.
         generations: the samples; one for a `select`.
@@ -83,6 +88,8 @@ class Cell(Binding):
     needs: tuple[Cell, ...] = ()
     blockers: int = 0
     dependents: list[Cell] = field(default_factory=list)
+    place: Place | None = None
+    sent: bool = False
     handle: Handle[Any] | None = None
     pieces: list[str] = field(default_factory=list)
     generations: tuple[Generation, ...] = ()

@@ -163,7 +163,7 @@ class Branches(Sequence[State]):
         note = f"in branch {index} of {len(self)} of the fork at {stream.start.site if stream.start else None}"
         notes = vars(error).setdefault("__notes__", [])
         if note not in notes:
-            notes.append(note)
+            notes.insert(0, note)
         reader = current()
         if reader is not None:
             reader.seen.append(error)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from .errors import ConstraintError
 from .schema import grammars, patterns, values
-from .schema.front import normal_form
+from .schema.front import normal_form, relaxed_form
+from .schema.tool_calls import Tool, calls_of, tool_of
 from .schema.types import is_type, type_schema
+from .schema.wraps import Wrap, unwrapped
 
-__all__ = ["Constraint", "ConstraintKind", "JsonSchema", "Whitespace"]
+__all__ = ["Constraint", "ConstraintKind", "JsonSchema", "OnBudget", "Whitespace"]
 
-ConstraintKind = Literal["schema", "json_schema", "regex", "grammar", "choices", "dtype"]
+ConstraintKind = Literal["schema", "json_schema", "regex", "grammar", "choices", "dtype", "tools"]
+OnBudget = Literal["close", "truncate"]
 Whitespace = Literal["fixed", "flexible"]
 JsonSchema = bool | Mapping[str, Any] | str
 
@@ -46,6 +49,10 @@ class Constraint:
         source: what was given, as text, for messages and for checking a finished value.
         after: text that an engine expects before the value and that is no part of it: the end of a prompt that is
             spelled anew together with the value (token healing).
+        on_budget: what happens near `max_tokens`: `"close"` narrows the masks so that the value ends in time,
+            `"truncate"` lets it be cut.
+        checked: whether what no mask enforces is checked on the finished value instead, with retries.
+        wraps: what stands around the value, from the inside out (`schema/wraps.py`).
     """
 
     kind: ConstraintKind
@@ -55,9 +62,20 @@ class Constraint:
     type: Any = field(default=None, hash=False)
     source: str = field(default="", repr=False)
     after: str = field(default="", repr=False)
+    on_budget: OnBudget = field(default="truncate", repr=False)
+    checked: bool = field(default=False, repr=False)
+    wraps: tuple[Wrap, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, type_or_schema: Any, *, strict: bool | None = None, whitespace: str | None = None) -> Constraint:
+    def of(
+        cls,
+        type_or_schema: Any,
+        *,
+        strict: bool | None = None,
+        whitespace: str | None = None,
+        any_order: bool | None = None,
+        validate: str | None = None,
+    ) -> Constraint:
         """The constraint of a Python type, or of a JSON schema (dict, bool or JSON string) whose value is plain data.
 
         Args:
@@ -65,17 +83,20 @@ class Constraint:
                 these, or a JSON schema. A `Constraint` passes through.
             strict: whether objects that do not say are closed; None closes classes and leaves JSON schemas open.
             whitespace: `"flexible"` allows bounded white space between JSON tokens.
+            any_order: whether the keys of an object may come in any order, instead of the schema's.
+            validate: `"after"` checks what no mask enforces on the finished value, which is then generated again where
+                it fails; None refuses it.
 
         Raises:
             ConstraintError: what cannot be enforced, by keyword and JSON pointer.
         """
         if isinstance(type_or_schema, Constraint):
             return type_or_schema
+        said: dict[str, Any] = {"whitespace": whitespace, "any_order": any_order, "validate": validate}
         if not is_type(type_or_schema):
-            return cls._json("schema", type_or_schema, strict=strict, whitespace=whitespace)
-        schema = type_schema(type_or_schema)
+            return cls._json("schema", type_or_schema, strict=strict, **said)
         closed = True if strict is None else strict
-        return cls._json("schema", schema, strict=closed, whitespace=whitespace, type_=type_or_schema)
+        return cls._json("schema", type_schema(type_or_schema), strict=closed, type_=type_or_schema, **said)
 
     @classmethod
     def json_schema(
@@ -85,6 +106,8 @@ class Constraint:
         strict: bool | None = None,
         *,
         whitespace: str | None = None,
+        any_order: bool | None = None,
+        validate: str | None = None,
     ) -> Constraint:
         """The constraint of a JSON schema; `parse` leaves the text as it is.
 
@@ -93,11 +116,14 @@ class Constraint:
             documents: the documents that a remote `$ref` may name: URI → schema. Nothing is ever fetched.
             strict: whether objects that do not say are closed; None leaves them open.
             whitespace: `"flexible"` allows bounded white space between JSON tokens.
+            any_order: as of `of`.
+            validate: as of `of`.
 
         Raises:
             ConstraintError: what cannot be enforced, by keyword and JSON pointer.
         """
-        return cls._json("json_schema", schema, documents=documents, strict=strict, whitespace=whitespace)
+        said: dict[str, Any] = {"whitespace": whitespace, "any_order": any_order, "validate": validate}
+        return cls._json("json_schema", schema, documents=documents, strict=strict, **said)
 
     @classmethod
     def regex(cls, pattern: str) -> Constraint:
@@ -137,7 +163,29 @@ class Constraint:
         type_, pattern = _DTYPES[name]
         if type_ is str:
             return cls._json("dtype", {"type": "string"}, type_=str)
-        return cls("dtype", pattern, type=type_, source=pattern)
+        return cls("dtype", pattern, type=type_, source=pattern, on_budget="close")
+
+    @classmethod
+    def tools(cls, tools: Iterable[Any], *, strict: bool | None = None) -> Constraint:
+        """One or more calls of these tools, in the format of the model; the value is a list of `ToolCall`.
+
+        Args:
+            tools: functions (called by keyword), pydantic models (named as their class), or JSON schemas with a `name`
+                (also as OpenAI writes them, and with `parameters` or `input_schema`).
+            strict: as of `of`; None closes the arguments.
+
+        Raises:
+            ConstraintError: no tool, two of one name, arguments that cannot be enforced.
+        """
+        known = tuple(map(tool_of, tools))
+        names = [tool.name for tool in known]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if not known or twice is not None:
+            problem = "is empty; give at least one" if twice is None else f"has two of the name {twice!r}"
+            raise ConstraintError(f"tools {problem}", keyword="tools")
+        closed = True if strict is None else strict
+        forms = [[tool.name, json.loads(normal_form(json.dumps(tool.schema), strict=closed))] for tool in known]
+        return cls("tools", json.dumps(forms), type=known, on_budget="close")
 
     @classmethod
     def from_gen(
@@ -151,6 +199,11 @@ class Constraint:
         dtype: Any = None,
         strict: bool | None = None,
         whitespace: str | None = None,
+        any_order: bool | None = None,
+        validate: str | None = None,
+        on_budget: str | None = None,
+        thinking: bool | None = None,
+        tools: Iterable[Any] | None = None,
     ) -> Constraint | None:
         """What `gen`'s arguments ask for; None where they ask for nothing.
 
@@ -160,25 +213,53 @@ class Constraint:
         _check_options(strict, whitespace)
         given = {
             "schema": schema, "regex": regex, "json_schema": json_schema,
-            "grammar": grammar, "choices": choices, "dtype": dtype,
+            "grammar": grammar, "choices": choices, "dtype": dtype, "tools": tools,
         }  # fmt: skip
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise ConstraintError(f"{' and '.join(named)} are given together; give one of them", keyword=named[1])
+        if on_budget not in (None, "close", "truncate"):
+            raise ConstraintError(f"on_budget={on_budget!r}: must be 'close' or 'truncate'", keyword="on_budget")
         if not named:
+            wanting = {"thinking": thinking, "validate": validate, "on_budget": on_budget, "any_order": any_order}
+            for wish, said in wanting.items():
+                if said:
+                    raise ConstraintError(f"{wish}={said!r} needs a constraint, such as schema=…", keyword=wish)
             return None
         (name,) = named
-        if isinstance(given[name], Constraint):
-            return cast("Constraint", given[name])
-        if name == "schema":
-            return cls.of(schema, strict=strict, whitespace=whitespace)
-        if name == "json_schema":
-            return cls.json_schema(json_schema, strict=strict, whitespace=whitespace)
-        return cast("Constraint", getattr(cls, name)(given[name]))
+        options: dict[str, Any] = {"strict": strict} if name == "tools" else {}
+        if name in ("schema", "json_schema"):
+            options = {"strict": strict, "whitespace": whitespace, "any_order": any_order, "validate": validate}
+        value = given[name]
+        make = getattr(cls, "of" if name == "schema" else name)
+        made = cast("Constraint", value if isinstance(value, Constraint) else make(value, **options))
+        if on_budget is not None:
+            made = replace(made, on_budget=cast("OnBudget", on_budget))
+        return made.thinking() if thinking else made
+
+    def thinking(self) -> Constraint:
+        """This constraint after free reasoning that ends with `</think>`; the value is that of what follows."""
+        return replace(self, wraps=(*self.wraps, ("thinking",)))
+
+    def prefixed(self, text: str) -> Constraint:
+        """This constraint after a fixed text; the value is that of what follows."""
+        values.checked_choices([text])
+        return replace(self, wraps=(*self.wraps, ("prefix", text))) if text else self
+
+    def listed(self, separator: str, *, least: int = 1, most: int | None = None) -> Constraint:
+        """`least` to `most` values of this constraint with a separator between them; the value is their list.
+
+        Raises:
+            ConstraintError: no separator, bounds that contradict each other.
+        """
+        values.checked_choices([separator])
+        if not separator or least < 0 or (most is not None and most < max(1, least)):
+            raise ConstraintError(f"listed({separator!r}, least={least}, most={most}): no such list", keyword="listed")
+        return replace(self, wraps=(*self.wraps, ("list", separator, least, most)))
 
     @property
     def form(self) -> str:
-        """What an engine compiles: `"json"`, `"regex"`, `"grammar"` or `"choices"`."""
+        """What an engine compiles: `"json"`, `"regex"`, `"grammar"`, `"choices"` or `"tools"`."""
         if self.kind == "dtype" and self.type is str:
             return "json"
         return _ENGINE_FORM.get(self.kind, self.kind)
@@ -186,7 +267,7 @@ class Constraint:
     @property
     def key(self) -> str:
         """Equal for constraints that compile to the same grammar, whatever their value's type is."""
-        parts = json.dumps([self.form, self.text, self.options, self.whitespace, self.after])
+        parts = json.dumps([self.form, self.text, self.options, self.whitespace, self.after, self.wraps])
         return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
 
     def parse(self, text: str) -> Any:
@@ -196,6 +277,14 @@ class Constraint:
             IncompleteOutputError: the text is the beginning of a value.
             OutputValidationError: the text is no such value, or the type's own validator refused it.
         """
+        return self._parse(text, len(self.wraps))
+
+    def _parse(self, text: str, wraps: int) -> Any:
+        """The value inside the innermost `wraps` wraps."""
+        if wraps:
+            return unwrapped(text, self.wraps[wraps - 1], lambda inner: self._parse(inner, wraps - 1))
+        if self.kind == "tools":
+            return calls_of(text, cast("tuple[Tool, ...]", self.type))
         return values.parse(self, text)
 
     @classmethod
@@ -207,13 +296,19 @@ class Constraint:
         documents: Mapping[str, Any] | None = None,
         strict: bool | None = None,
         whitespace: str | None = None,
+        any_order: bool | None = None,
+        validate: str | None = None,
         type_: Any = None,
     ) -> Constraint:
+        if validate not in (None, "after"):
+            raise ConstraintError(f"validate={validate!r}: must be 'after'", keyword="validate")
         _check_options(strict, whitespace)
         source = values.schema_text(schema)
-        text = normal_form(source, documents=documents, strict=bool(strict))
+        form = relaxed_form if validate else normal_form
+        text = form(source, documents=documents, strict=bool(strict), any_order=bool(any_order))
         spacing: Whitespace = "flexible" if whitespace == "flexible" else "fixed"
-        return cls(kind, text, whitespace=spacing, type=type_, source=source)
+        checked = validate is not None
+        return cls(kind, text, whitespace=spacing, type=type_, source=source, on_budget="close", checked=checked)
 
 
 def _check_options(strict: object, whitespace: object) -> None:

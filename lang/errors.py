@@ -106,6 +106,17 @@ class RoleError(ProgramError, ValueError):
     """A role turn inside another role turn, or an end without its begin."""
 
 
+_MOST_TOLD = 10
+
+
+def _told(index: int, error: BaseException) -> str:
+    """The error in a line, with the node that failed where that is known (`Executor` notes it at the error)."""
+    message = f"{type(error).__name__}: {error}".partition("\n")[0]
+    item = f", item {index} of the batch"
+    nodes = [note.removesuffix(item) for note in getattr(error, "__notes__", ()) if note.endswith(item)]
+    return f"{message} ({nodes[0]})" if nodes else message
+
+
 class BatchError(ProgramError):
     """Some items of a batch failed.
 
@@ -115,12 +126,10 @@ class BatchError(ProgramError):
     """
 
     def __init__(self, states: Sequence[Any], failures: Mapping[int, BaseException]) -> None:
-        first = next(iter(failures.items()))
-        shown = ", ".join(map(str, list(failures)[:10])) + (", …" if len(failures) > 10 else "")
-        super().__init__(
-            f"{len(failures)} of {len(states)} items failed (items {shown}); "
-            f"item {first[0]}: {type(first[1]).__name__}: {first[1]}. All states are in `.states`."
-        )
+        shown = [f"  item {index}: {_told(index, error)}" for index, error in list(failures.items())[:_MOST_TOLD]]
+        rest = [] if len(failures) <= _MOST_TOLD else [f"  … and {len(failures) - _MOST_TOLD} more, in `.failures`"]
+        heading = f"{len(failures)} of {len(states)} items failed (all states are in `.states`):"
+        super().__init__("\n".join([heading, *shown, *rest]))
         self.states = list(states)
         self.failures = dict(failures)
 

@@ -1,33 +1,38 @@
-"""Runs the generating nodes of one program as soon as they can run, and knows when the program is done.
+"""One run of one program: its nodes and what became of them, its body, and when all of it is done.
 
 In: nodes, as a `Stream` records them; the body; a backend.
 Out: their `Cell`s, which become done in any order; `finished` when the body and every cell are.
 
-No thread belongs to a program or a value. A node whose text before it is known is submitted by whoever made it known:
-the thread that records it, or the dispatcher when a request before it ends. A backend's callback only puts the cell
-on the dispatcher's queue. Everything that changes is guarded by `changed`; backends are called without it.
+Nodes go to the program's `Waves`, which say when they are compiled together, and are sent by `sending.py`. No thread
+belongs to a program or a value: a node is submitted by whoever closes its wave, or by the dispatcher when the last
+request before it ends. Everything that changes is guarded by `changed`; backends are called without it.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-from collections import deque
+import threading
+import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from .backend import Backend
+from .backend import Backend, Handle, OnText
 from .bindings import Cell
 from .calls import UnstartedCall
 from .errors import CancelledError
 from .ir import Node, frontier, prompt_of
 from .lifetime import Lifetime
-from .pool import Task, dispatcher, in_worker
+from .pool import BodyPool, Task, dispatcher, in_worker, while_blocked
 from .prompt import Generated, Prompt
-from .requests import Outcome, outcome, submit
+from .requests import Outcome, outcome
+from .sending import Ready, SentGraph
+from .waves import Waves
 
 __all__ = ["Executor", "current", "start_calls_of_caller"]
+
+_MOST_NOTES = 16  # a backend may raise one error for many requests
 
 _current: ContextVar[Executor | None] = ContextVar("radicel_program", default=None)
 
@@ -35,6 +40,21 @@ _current: ContextVar[Executor | None] = ContextVar("radicel_program", default=No
 def current() -> Executor | None:
     """The program whose body the caller runs in, or None."""
     return _current.get()
+
+
+def _body_here() -> Executor | None:
+    """The program whose body runs in this very thread."""
+    program = _current.get()
+    return program if program is not None and program._thread == threading.get_ident() else None
+
+
+class _Waiting:
+    """A body that waits for something of a program; it is at work for `waves` again when that changes."""
+
+    __slots__ = ("waves",)
+
+    def __init__(self, waves: Waves) -> None:
+        self.waves = waves
 
 
 def start_calls_of_caller() -> None:
@@ -57,6 +77,8 @@ class Executor(Lifetime):
         cells: of the generating nodes, in the order they were recorded.
         body_done, ret_value, body_error: what became of the body.
         seen: errors that reads raised in the body; if it goes on, it has dealt with them.
+        waves: what its nodes are compiled with: those of its batch, and of the programs that they start.
+        item: which item of a batch it is, or was started by.
         calls: programs that the body called and that are neither started nor inlined yet.
         task: the body, while it waits for a thread.
     """
@@ -68,7 +90,13 @@ class Executor(Lifetime):
         self.backend = backend
         self.stream = stream
         self.parent = parent
+        shared = parent is not None and parent.waves.backend is backend
+        self.waves = parent.waves if parent is not None and shared else Waves(backend)
+        self.item = parent.item if parent is not None else None
         super().__init__()
+        self._waiting: list[_Waiting] = []
+        self._thread: int | None = None
+        self._queued_in: BodyPool | None = None
         self.cells: dict[Node, Cell] = {}
         self.children: list[Executor] = []
         self.calls: list[UnstartedCall] = []
@@ -90,7 +118,14 @@ class Executor(Lifetime):
 
     def run_body(self, body: Callable[[], Any]) -> None:
         """Runs the body here and now. Raises nothing: what the body raises is kept in `body_error`."""
+        outer = _body_here()
+        self._leave_queue()
+        self.waves.work()
+        if outer is not None:
+            outer.waves.rest()
+            outer.waves.check()
         token = _current.set(self)
+        self._thread = threading.get_ident()
         value, error = None, None
         try:
             self._refuse_cancelled()
@@ -101,7 +136,23 @@ class Executor(Lifetime):
             error = raised
         finally:
             _current.reset(token)
+            self._thread = None
         self.end_body(value, error)
+        if outer is not None:
+            outer.waves.work()
+        self.waves.rest()
+        self.waves.check()
+
+    def queue(self, pool: BodyPool, body: Callable[[], None]) -> None:
+        """The body, which calls `run_body`, waits for a thread of the pool."""
+        self.task, self._queued_in = Task(body), pool
+        self.waves.queue(pool)
+        pool.put(self.task)
+
+    def _leave_queue(self) -> None:
+        pool, self._queued_in = self._queued_in, None
+        if pool is not None:
+            self.waves.unqueue(pool)
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as its body is to be run here: as it is."""
@@ -133,7 +184,7 @@ class Executor(Lifetime):
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def add(self, node: Node) -> Cell:
-        """Takes a generating node and submits it as soon as the text before it is known.
+        """Takes a generating node; it is sent when its wave is closed and the text before it is known.
 
         Raises:
             CancelledError: the program was cancelled.
@@ -146,8 +197,7 @@ class Executor(Lifetime):
             cell = self.cells[node] = Cell(node, needs, blockers=len(waiting))
             for needed in waiting:
                 needed.dependents.append(cell)
-        if not waiting:
-            self._advance([cell])
+        self.waves.record(Ready(self, cell))
         return cell
 
     def prompt(self, tip: Node | None) -> Prompt:
@@ -165,67 +215,56 @@ class Executor(Lifetime):
         assert written is not None, f"{node} has no text yet"
         return written
 
-    def _advance(self, ready: Iterable[Cell]) -> None:
-        """Submits cells, and those that become ready because a request ended on the spot."""
-        todo = deque(ready)
-        while todo:
-            cell = todo.popleft()
-            if not cell.done:
-                todo.extend(self._submit(cell))
+    # --- requests, for `sending.py` ---------------------------------------------------------------------------------
 
-    def _submit(self, cell: Cell) -> list[Cell]:
-        failure = next((need.failure for need in cell.needs if need.failure is not None), None)
-        if failure is not None:
-            return self._settle(cell, failure)
-        on_text = partial(self._on_text, cell) if self.stream else None
-        try:
-            handle = submit(self.backend, cell.node, self.prompt(cell.node.prefix), on_text)
-        except Exception as error:
-            return self._settle(cell, error)
+    def claim(self, cell: Cell) -> bool:
+        """Whether the cell is to be sent now, by the caller."""
+        with self.changed:
+            claimed = not (cell.is_done or cell.sent)
+            cell.sent = cell.sent or claimed
+        return claimed
+
+    def on_text(self, cell: Cell) -> OnText | None:
+        """What takes the cell's text as it appears, where that is wanted."""
+        return partial(self._on_text, cell) if self.stream else None
+
+    def take(self, cell: Cell, handle: Handle[Any]) -> list[Ready]:
+        """The cell's request is in flight; returns what can be sent after it, where it ended on the spot."""
         with self.changed:
             cell.handle, cancelled = handle, cell.done
         if cancelled:
             handle.cancel()
             return []
         if handle.future.done():
-            return self._receive(cell)
-        dispatcher.ensure()
-        handle.future.add_done_callback(partial(self._on_done, cell))
+            return self.receive(cell)
+        self.waves.expect(Ready(self, cell), handle.future)
         return []
 
-    def _on_done(self, cell: Cell, _: Any) -> None:
-        if not cell.done:
-            dispatcher.put(lambda: self._advance(self._receive(cell)))
-
-    def _on_text(self, cell: Cell, sample: int, piece: str) -> None:
-        if sample == 0 and piece:
-            with self.changed:
-                if not cell.done:
-                    cell.pieces.append(piece)
-                    self.notify()
-
-    def _receive(self, cell: Cell) -> list[Cell]:
-        """Takes the result of a request that ended; returns the cells that can be submitted now."""
+    def receive(self, cell: Cell) -> list[Ready]:
+        """Takes the result of a request that ended; returns the cells that can be sent now."""
         assert cell.handle is not None
         try:
             result = outcome(cell.node, cell.handle.future.result())
         except concurrent.futures.CancelledError:
-            return self._settle(cell, CancelledError(f"the request for {cell.name!r} was cancelled"))
+            return self.settle(cell, CancelledError(f"the request for {cell.name!r} was cancelled"))
         except BaseException as error:
-            return self._settle(cell, error)
-        return self._settle(cell, result)
+            return self.settle(cell, error)
+        return self.settle(cell, result)
 
-    def _settle(self, cell: Cell, result: Outcome | BaseException) -> list[Cell]:
-        """Makes a cell done, and after a failure the cells that need it; returns those that can be submitted now."""
-        ready: list[Cell] = []
-        settled = 0
+    def settle(self, cell: Cell, result: Outcome | BaseException) -> list[Ready]:
+        """Makes a cell done, and after a failure the cells that need it; returns those that can be sent now."""
+        ready: list[Ready] = []
+        settled: list[Cell] = []
+        error = result.fault if isinstance(result, Outcome) else result
+        if error is not None:
+            self._blame(cell, error)
         todo = [(cell, result)]
         with self.changed:
             while todo:
                 cell, result = todo.pop()
                 if cell.done:
                     continue
-                settled += 1
+                settled.append(cell)
                 cell.is_done = True
                 if isinstance(result, Outcome):
                     cell.generations, cell.written, cell.fault = result.generations, result.written, result.fault
@@ -236,12 +275,40 @@ class Executor(Lifetime):
                     dependent.blockers -= 1
                     if cell.failure is not None:
                         todo.append((dependent, cell.failure))
-                    elif dependent.blockers == 0 and not dependent.done:
-                        ready.append(dependent)
+                    elif dependent.blockers == 0 and dependent.place is not None and not dependent.done:
+                        ready.append(Ready(self, dependent))
                 cell.dependents = []
             self.notify()
-        self.release(settled)
+        self._over(settled)
+        self.release(len(settled))
         return ready
+
+    def _on_text(self, cell: Cell, sample: int, piece: str) -> None:
+        if sample == 0 and piece:
+            with self.changed:
+                if not cell.done:
+                    cell.pieces.append(piece)
+                    self.notify()
+
+    def _over(self, settled: Iterable[Cell]) -> None:
+        """Tells the graphs of these cells that they are done."""
+        graphs: dict[SentGraph, list[Cell]] = {}
+        for cell in settled:
+            if cell.place is not None:
+                graphs.setdefault(cell.place.graph, []).append(cell)
+        for graph, cells in graphs.items():
+            graph.over(cells)
+
+    def _blame(self, cell: Cell, error: BaseException) -> None:
+        """Notes at the error which node failed, where it was recorded, and in which item of a batch."""
+        if isinstance(error, CancelledError):
+            return
+        item = "" if self.item is None else f", item {self.item} of the batch"
+        where = "" if cell.node.site is None else f" at {cell.node.site.file}:{cell.node.site.line}"
+        note = f"{cell.node.op.value} {cell.name!r}{where}{item}"
+        notes = vars(error).setdefault("__notes__", [])
+        if note not in notes and len(notes) < _MOST_NOTES:
+            notes.append(note)
 
     # --- cancelling -------------------------------------------------------------------------------------------------
 
@@ -257,6 +324,8 @@ class Executor(Lifetime):
         body = self.task.claim() if self.task is not None else None
         if body is not None:
             self.end_body(error=error)
+            self._leave_queue()
+            dispatcher.put(self.waves.check)  # whoever cancels many programs has cancelled them all by then
         for child in children:
             child.cancel(error)
         self.cancel_cells(cells, error)
@@ -265,7 +334,7 @@ class Executor(Lifetime):
         """Fails those of `cells` that are not done, and stops their requests."""
         for cell in cells:
             if not cell.done:
-                self._settle(cell, error)
+                self.settle(cell, error)
                 if cell.handle is not None:
                     cell.handle.cancel()
 
@@ -294,7 +363,48 @@ class Executor(Lifetime):
         body = self.task.claim() if self.task is not None and in_worker() else None
         if body is not None:
             body()
-        super().wait(until, timeout)
+        waiter = _body_here()
+        if waiter is None:
+            super().wait(until, timeout)
+            return
+        with self.changed:
+            if until():
+                return
+        with while_blocked():
+            self._wait_in_body(waiter.waves, until, None if timeout is None else time.monotonic() + timeout)
+
+    def _wait_in_body(self, waves: Waves, until: Callable[[], bool], deadline: float | None) -> None:
+        """Waits; while what the body waits for cannot be there, the body is not at work."""
+        waiting = _Waiting(waves)
+        try:
+            while True:
+                with self.changed:
+                    if until() or (deadline is not None and time.monotonic() >= deadline):
+                        return
+                    self._waiting.append(waiting)
+                    waves.rest()
+                waves.check()
+                with self.changed:
+                    while waiting in self._waiting:
+                        left = None if deadline is None else deadline - time.monotonic()
+                        if not self.changed.wait(left):
+                            break
+                    self._wake(waiting)
+        finally:
+            with self.changed:
+                self._wake(waiting)
+
+    def _wake(self, waiting: _Waiting) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            waiting.waves.work()
+
+    def notify(self) -> None:
+        """Something changed: bodies that wait for it are at work until they have looked."""
+        for waiting in self._waiting:
+            waiting.waves.work()
+        self._waiting.clear()
+        super().notify()
 
     def inside(self) -> bool:
         """Whether the caller runs in this program's body, or in that of a program started by it."""

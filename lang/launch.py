@@ -16,7 +16,7 @@ from .bindings import raise_again
 from .errors import CancelledError
 from .executor import Executor, current
 from .follow import finished
-from .pool import BodyPool, Task, bodies, settle
+from .pool import BodyPool, bodies, settle
 from .state import State
 from .stream import Defaults, Stream
 
@@ -60,15 +60,14 @@ class Launch:
         """Begins the run with the body on a thread of `pool`, and returns."""
         state, body, executor = self.state, self._body, self.executor
         context = contextvars.copy_context()
-        executor.task = Task(lambda: context.run(executor.run_body, lambda: body(state)))
         executor.open()
-        pool.put(executor.task)
+        executor.queue(pool, lambda: context.run(executor.run_body, lambda: body(state)))
 
     def run(self) -> State:
         """The whole run, the body in this thread. An interrupt cancels it."""
         self.executor.open()
-        self.executor.run_body(lambda: self._body(self.state))
         try:
+            self.executor.run_body(lambda: self._body(self.state))
             self.executor.wait_finished()
         except BaseException:
             cancel([self])

@@ -12,12 +12,16 @@ they started cannot lock the pool.
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import logging
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 __all__ = ["BodyPool", "Dispatcher", "Task", "bodies", "dispatcher", "in_worker", "settle", "while_blocked"]
 
@@ -25,12 +29,21 @@ _log = logging.getLogger("radicel")
 _SETTLE_S = 1.0
 
 
+class _Alarm(NamedTuple):
+    """A task for later; alarms compare by time, then by number."""
+
+    when: float
+    number: int
+    task: Callable[[], object]
+
+
 class Dispatcher:
-    """One daemon thread that runs tasks in order, alive only while somebody holds it."""
+    """One daemon thread that runs tasks in order, and some of them later; alive only while somebody holds it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], object] | _Alarm | None] = queue.SimpleQueue()
+        self._numbers = itertools.count()
         self._users = 0
         self._thread: threading.Thread | None = None
 
@@ -60,6 +73,11 @@ class Dispatcher:
         self._tasks.put(task)
         self.ensure()
 
+    def later(self, seconds: float, task: Callable[[], object]) -> None:
+        """Runs `task` on the thread after so many seconds; earlier where nobody holds the thread any more."""
+        self._tasks.put(_Alarm(time.monotonic() + seconds, next(self._numbers), task))
+        self.ensure()
+
     def put_from_finalizer(self, task: Callable[[], object]) -> None:
         """`put` for `__del__`, which may interrupt any code: takes no lock and needs the thread to be there."""
         self._tasks.put(task)
@@ -72,19 +90,38 @@ class Dispatcher:
             thread.join(_SETTLE_S)
 
     def _loop(self) -> None:
+        alarms: list[_Alarm] = []  # a heap
         while True:
-            task = self._tasks.get()
+            task = self._next(alarms)
             if task is None:
                 with self._lock:
                     if self._users == 0 and self._tasks.empty():
                         self._thread = None
-                        return
-                continue
-            try:
-                task()
-            except BaseException:
-                _log.exception("a task of the dispatcher failed")
+                        break
+            elif isinstance(task, _Alarm):
+                heapq.heappush(alarms, task)
+            else:
+                _run(task)
             del task  # it may hold the last reference to a state
+        for alarm in alarms:
+            _run(alarm.task)
+
+    def _next(self, alarms: list[_Alarm]) -> Callable[[], object] | _Alarm | None:
+        """The alarm that is due, else the next task."""
+        if not alarms:
+            return self._tasks.get()
+        try:
+            seconds = alarms[0].when - time.monotonic()
+            return self._tasks.get(timeout=seconds) if seconds > 0 else heapq.heappop(alarms).task
+        except queue.Empty:
+            return heapq.heappop(alarms).task
+
+
+def _run(task: Callable[[], object]) -> None:
+    try:
+        task()
+    except BaseException:
+        _log.exception("a task of the dispatcher failed")
 
 
 class Task:
@@ -123,6 +160,16 @@ class BodyPool:
         with self._lock:
             self._queue.append(task)
             self._grow()
+
+    def allow(self, bodies: int) -> None:
+        """So many bodies may wait at a time, at least."""
+        with self._lock:
+            self._limit = max(self._limit, bodies)
+
+    def is_stuck(self) -> bool:
+        """Whether no body that is queued here can begin before one that waits goes on."""
+        with self._lock:
+            return self._at_work <= 0 and self._threads >= self._limit
 
     @contextlib.contextmanager
     def while_blocked(self) -> Iterator[None]:
@@ -180,7 +227,7 @@ class _Worker(threading.local):
 _worker = _Worker()
 
 MAX_BODIES = 256
-EAGER_BODIES = min(32, (os.cpu_count() or 1) + 4)
+EAGER_BODIES = min(16, (os.cpu_count() or 1) + 4)  # they share the interpreter: more gain nothing
 
 dispatcher = Dispatcher()
 bodies = BodyPool(MAX_BODIES, EAGER_BODIES)

@@ -18,7 +18,7 @@ from .errors import BackendError, CancelledError, IncompleteOutputError, ResultE
 from .ir import GenCall, Node, Op, SelectCall
 from .prompt import Generated, Prompt
 
-__all__ = ["Outcome", "outcome", "submit"]
+__all__ = ["Outcome", "outcome", "request_of", "submit"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,16 @@ class Outcome:
     fault: ResultError | None = None
 
 
-def submit(backend: Backend, node: Node, prompt: Prompt, on_text: OnText | None) -> Handle[Any]:
-    """Starts the node's request; raises what the backend raises."""
-    return _TABLE[node.op].submit(backend, node.payload, prompt, on_text)
+def request_of(node: Node, prompt: Prompt) -> GenerateRequest | ScoreRequest:
+    """What the node asks of a backend after this prompt."""
+    return _TABLE[node.op].request(node.payload, prompt)
+
+
+def submit(backend: Backend, request: GenerateRequest | ScoreRequest, on_text: OnText | None) -> Handle[Any]:
+    """Starts the request; raises what the backend raises."""
+    if isinstance(request, GenerateRequest):
+        return backend.submit(request, on_text)
+    return backend.submit_score(request)
 
 
 def outcome(node: Node, result: Any) -> Outcome:
@@ -51,9 +58,8 @@ def outcome(node: Node, result: Any) -> Outcome:
     return _TABLE[node.op].outcome(node.payload, result)
 
 
-def _submit_gen(backend: Backend, call: GenCall, prompt: Prompt, on_text: OnText | None) -> Handle[Any]:
-    request = GenerateRequest(prompt, call.sampling, call.constraint, call.name)
-    return backend.submit(request, on_text)
+def _gen_request(call: GenCall, prompt: Prompt) -> GenerateRequest:
+    return GenerateRequest(prompt, call.sampling, call.constraint, call.name)
 
 
 def _gen_outcome(call: GenCall, result: list[Generation]) -> Outcome:
@@ -65,7 +71,7 @@ def _gen_outcome(call: GenCall, result: list[Generation]) -> Outcome:
             raise CancelledError(f"gen {call.name!r} was cancelled")
     checked = [_checked(call, generation) for generation in result]
     first = result[0]
-    written = Generated(first.text, first.token_ids or None, first.meta.finish_reason)
+    written = Generated(first.text, first.token_ids or None, first.meta.finish_reason, first.replaced)
     fault = next((fault for _, fault in checked if fault is not None), None)
     return Outcome(tuple(generation for generation, _ in checked), written, fault)
 
@@ -95,16 +101,14 @@ def _parsed(call: GenCall, constraint: Constraint, generation: Generation) -> tu
         return generation, error
 
 
-def _submit_select(backend: Backend, call: SelectCall, prompt: Prompt, on_text: OnText | None) -> Handle[Any]:
-    return backend.submit_score(
-        ScoreRequest(
-            prompt,
-            call.choices,
-            score_end=score_end_flags(call.choices),
-            unconditional=call.method.needs_unconditional,
-            sampling=call.sampling,
-            name=call.name,
-        )
+def _select_request(call: SelectCall, prompt: Prompt) -> ScoreRequest:
+    return ScoreRequest(
+        prompt,
+        call.choices,
+        score_end=score_end_flags(call.choices),
+        unconditional=call.method.needs_unconditional,
+        sampling=call.sampling,
+        name=call.name,
     )
 
 
@@ -126,13 +130,13 @@ def _select_outcome(call: SelectCall, result: Sequence[Score]) -> Outcome:
 
 
 class _Row(NamedTuple):
-    submit: Callable[[Backend, Any, Prompt, OnText | None], Handle[Any]]
+    request: Callable[[Any, Prompt], GenerateRequest | ScoreRequest]
     outcome: Callable[[Any, Any], Outcome]
 
 
 _TABLE: dict[Op, _Row] = {
-    Op.GEN: _Row(_submit_gen, _gen_outcome),
-    Op.SELECT: _Row(_submit_select, _select_outcome),
+    Op.GEN: _Row(_gen_request, _gen_outcome),
+    Op.SELECT: _Row(_select_request, _select_outcome),
 }
 
 

@@ -9,9 +9,11 @@ import json
 import os
 import time
 from collections.abc import Sequence as Seq
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..backend import OnText
 from ..errors import InvalidValueError
 from ..sampling import SamplingParams
 from .config import RuntimeConfig
@@ -19,13 +21,16 @@ from .detokenizer import TextStream
 from .device import resolve_device
 from .engine import Engine, EngineConfig
 from .grammar import CompiledGrammar, GrammarCompiler
-from .healing import Healed, Healer
+from .healing import Healed, HealedStream, Healer
 from .model_runner import ModelRunner, kv_slots_that_fit
 from .models import load_model, model_config, resolve_dtype
 from .request import ResolvedSampling, Sequence
 from .results import Collector
 
-__all__ = ["SequenceMaker", "deadline_of", "engine_config", "make_runner", "read_json", "shut_down"]
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
+
+__all__ = ["SequenceMaker", "deadline_of", "engine_config", "make_runner", "make_sinks", "read_json", "shut_down"]
 
 
 class SequenceMaker:
@@ -66,6 +71,28 @@ class SequenceMaker:
             healed, healer = self._healing
             healer.begin(seq, healed)
         return seq
+
+
+def make_sinks(
+    tokenizer: Tokenizer,
+    sampling: SamplingParams,
+    count: int,
+    on_text: OnText | None,
+    ids: Seq[int],
+    healed: Healed | None,
+) -> list[TextStream]:
+    """What turns the ids of each of `count` samples into text, after a prompt of `ids` (those that `healed` kept)."""
+    options: dict[str, Any] = {
+        "stop": sampling.stop or (),
+        "stop_regex": sampling.stop_regex or (),
+        "keep_stop": bool(sampling.keep_stop),
+        "min_tokens": sampling.min_tokens or 0,
+        "at_start": all(i in tokenizer.bos_ids for i in ids),
+    }
+    listeners = [None if on_text is None else partial(on_text, index) for index in range(count)]
+    if healed is None:
+        return [TextStream(tokenizer, on_text=listener, **options) for listener in listeners]
+    return [HealedStream(tokenizer, healed, on_text=listener, **options) for listener in listeners]
 
 
 def deadline_of(sampling: SamplingParams) -> float | None:

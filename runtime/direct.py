@@ -26,7 +26,10 @@ __all__ = ["DirectCalls"]
 
 T = TypeVar("T")
 
-_CONSTRAINT_KEYS = ("schema", "regex", "json_schema", "grammar", "choices", "dtype", "strict", "whitespace")
+_CONSTRAINT_KEYS = (
+    "schema", "regex", "json_schema", "grammar", "choices", "dtype", "strict", "whitespace", "any_order", "validate",
+    "on_budget", "thinking", "tools",
+)  # fmt: skip
 
 
 _ONE_STREAM = "stream=True takes one prompt and n=1; start several streams for several prompts"

@@ -84,10 +84,13 @@ class Healer:
             prompt: the prompt; ids that a caller gave are taken as they are.
             ids: its ids.
             sampling: `token_healing` None heals raw text, True also text inside a role turn. A request for the
-                prompt's log probabilities is about the prompt as it stands: there None heals nothing.
+                prompt's log probabilities is about the prompt as it stands: there None heals nothing. Where nothing
+                is generated, nothing is healed.
         """
         wanted = sampling.token_healing
-        if isinstance(prompt, list) or wanted is False or (wanted is None and sampling.logprob_start_len is not None):
+        if isinstance(prompt, list) or wanted is False or sampling.max_tokens == 0:
+            return None
+        if wanted is None and sampling.logprob_start_len is not None:
             return None
         literal = open_literal(prompt, inside_turns=bool(wanted))
         count = self._tail(ids, literal.encode("utf-8", "replace"), frozenset(sampling.stop_token_ids or ()))

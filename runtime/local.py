@@ -32,16 +32,15 @@ from ..errors import BackendClosedError, ForkedProcessError, InvalidValueError
 from ..prompt import EncodedPrompt, Prompt
 from ..sampling import SamplingParams
 from . import hub
-from .assembly import SequenceMaker, deadline_of, engine_config, make_runner, read_json, shut_down
+from .assembly import SequenceMaker, deadline_of, engine_config, make_runner, make_sinks, read_json, shut_down
 from .budget import check_budget
 from .config import RuntimeConfig
 from .defaults import model_defaults, resolve_sampling
-from .detokenizer import TextStream
 from .direct import DirectCalls
 from .engine import Engine
 from .grammar import CompiledGrammar, GrammarCompiler
 from .graph_session import Launch, LocalGraphSession
-from .healing import Healed, HealedStream, Healer
+from .healing import Healer
 from .inputs import PromptInput
 from .request import ResolvedSampling, Sequence
 from .results import Collector, generations, scores
@@ -165,6 +164,10 @@ class LocalRuntime(DirectCalls):
         check_budget(sampling, constraint, lambda: self.vocabulary)
         encoded = self._encode(prompt)
         ids = list(encoded.token_ids)
+        healed = self._healer.heal(prompt, ids, sampling)
+        if healed is not None:
+            ids = list(healed.ids)
+            constraint = None if constraint is None else healed.constrained(constraint)
         samples = resolve_sampling(
             sampling,
             defaults=self._defaults,
@@ -174,12 +177,7 @@ class LocalRuntime(DirectCalls):
             end_ids=self._end_ids,
             seed=self._next_seed(),
         )
-        healed = self._healer.heal(prompt, ids, sampling) if samples[0].max_tokens else None
-        if healed is not None:
-            ids = list(healed.ids)
-            constraint = None if constraint is None else healed.constrained(constraint)
-        at_start = all(i in self._tokenizer.bos_ids for i in ids)
-        sinks = [self._sink(sampling, i, on_text, at_start, healed) for i in range(len(samples))]
+        sinks = make_sinks(self._tokenizer, sampling, len(samples), on_text, ids, healed)
         collector = Collector(
             len(samples),
             lambda results: generations(
@@ -267,6 +265,11 @@ class LocalRuntime(DirectCalls):
         return self._tokenizer.hf
 
     @property
+    def max_running(self) -> int:
+        """Most sequences in one step."""
+        return self.config.max_running
+
+    @property
     def context_length(self) -> int:
         """Most tokens of prompt and output together."""
         return self._runner.context_length
@@ -337,20 +340,6 @@ class LocalRuntime(DirectCalls):
     def _next_seed(self) -> int:
         with self._lock:
             return self._seeds.getrandbits(62)
-
-    def _sink(
-        self, sampling: SamplingParams, index: int, on_text: OnText | None, at_start: bool, healed: Healed | None
-    ) -> TextStream:
-        options: dict[str, Any] = {
-            "stop": sampling.stop or (),
-            "stop_regex": sampling.stop_regex or (),
-            "keep_stop": bool(sampling.keep_stop),
-            "min_tokens": sampling.min_tokens or 0,
-            "on_text": None if on_text is None else lambda piece: on_text(index, piece),
-        }
-        if healed is not None:
-            return HealedStream(self._tokenizer, healed, **options)
-        return TextStream(self._tokenizer, at_start=at_start, **options)
 
     def _score_sequence(
         self, ids: list[int], start: int, end: bool, sampling: SamplingParams, collector: Collector[list[Score]]

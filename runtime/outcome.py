@@ -140,7 +140,9 @@ class Outcomes:
         if stopped or (seq.matcher is not None and seq.matcher.is_terminated()):
             seq.ending = FinishReason.STOP
         elif len(seq) >= seq.max_len:
-            seq.ending = FinishReason.LENGTH
+            # A value that is whole at its limit was closed in time.
+            whole = seq.matcher is not None and getattr(seq.matcher, "closes", False) and seq.matcher.is_complete()
+            seq.ending = FinishReason.STOP if whole else FinishReason.LENGTH
 
 
 def _keep_logprob(seq: Sequence, index: int, logprob: float, top: dict[int, float]) -> None:

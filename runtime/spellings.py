@@ -184,7 +184,7 @@ class PrefixMatcher:
 
     def _natural(self, rest: bytes) -> Mask:
         """The ids that may come next while `rest` is left, as far as `inner` is not asked."""
-        mask = self._spellings.mask(rest).copy()
+        mask: Mask = self._spellings.mask(rest).copy()
         words = mask.view(np.uint32)
         done = len(self._accepted)
         if self._accepted == self._tail[:done]:

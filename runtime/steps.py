@@ -157,7 +157,11 @@ class _SampleBuilder:
             seq = self._sampled[index]
             assert seq.matcher is not None
             try:
-                seq.matcher.fill_mask(mask)
+                within = getattr(seq.matcher, "fill_mask_within", None)
+                if within is None:
+                    seq.matcher.fill_mask(mask)
+                else:
+                    within(mask, seq.max_len - len(seq))
                 if not mask.any():
                     raise RuntimeError(f"the grammar of sequence {seq.id} allows no token, and has not ended")
                 if len(seq.output_ids) < seq.sampling.min_tokens:

@@ -259,11 +259,12 @@ def _response_format(constraint: Constraint | None, dialect: Dialect) -> tuple[d
     if constraint is None:
         return None, False
     schema: Any
-    if constraint.form == "choices":
+    form = "wrapped" if constraint.wraps else constraint.form
+    if form == "choices":
         schema = {"type": "string", "enum": list(constraint.options)}
-    elif constraint.form == "json":
+    elif form == "json":
         schema = plain_schema(constraint)
-    elif constraint.kind == "dtype":
+    elif constraint.kind == "dtype" and form != "wrapped":
         schema = _DTYPES[constraint.type]
     else:
         raise UnsupportedError(

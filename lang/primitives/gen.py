@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from typing_extensions import override
 
 from ..choices import ChoicesMethod
 from ..constraint import Constraint
-from ..errors import InvalidValueError, UnsupportedError
+from ..errors import InvalidValueError
 from ..ir import GenCall, Op
 from ..sampling import SamplingParams, sampling_field_names
 from .expr import Expr, Recorder
@@ -17,9 +17,11 @@ from .select import select
 
 __all__ = ["Gen", "checked_name", "gen", "gen_int", "gen_string"]
 
-_CONSTRAINTS = ("schema", "regex", "json_schema", "choices", "dtype", "strict", "whitespace")
+_CONSTRAINTS = (
+    "schema", "regex", "json_schema", "choices", "dtype", "strict", "whitespace",
+    "any_order", "validate", "on_budget", "thinking", "tools",
+)  # fmt: skip
 _SAMPLING = sampling_field_names()
-_LATER = ("any_order", "validate", "on_budget", "thinking", "tools")
 
 
 class Gen(Expr):
@@ -77,8 +79,8 @@ def gen(
     dtype: type | str | None = None,
     strict: bool | None = None,
     any_order: bool | None = None,
-    validate: Callable[[Any], Any] | None = None,
-    on_budget: Literal["error", "close"] | None = None,
+    validate: Literal["after"] | None = None,
+    on_budget: Literal["close", "truncate"] | None = None,
     thinking: bool | None = None,
     whitespace: Literal["fixed", "flexible"] | None = None,
     tools: Sequence[Any] | None = None,
@@ -103,15 +105,19 @@ def gen(
         dtype: int, float, bool or str: the text is one, and the value is converted.
         strict: whether objects of a schema that do not say so are closed.
         whitespace: `"flexible"` allows bounded white space between JSON tokens.
-        any_order, validate, on_budget, thinking, tools: not in this version.
+        any_order: whether the keys of objects may come in any order, instead of the schema's.
+        validate: `"after"` checks what no mask enforces on the finished value, which is generated again where it fails
+            (`meta.retries`).
+        on_budget: near `max_tokens`, `"close"` lets the model write only what can still be finished (the default of
+            typed values), `"truncate"` lets the value be cut.
+        thinking: the model reasons freely up to `</think>` first; the value is that of what follows.
+        tools: functions, pydantic models or JSON schemas; the value is a list of `ToolCall`.
 
     Raises:
         SamplingError: a sampling parameter out of its range.
         ConstraintError: two constraints, or one that cannot be enforced.
-        UnsupportedError: an argument that this version does not have.
     """
     given = dict(locals())
-    _refuse_later(given)
     checked_name(name, "gen")
     sampling = SamplingParams.of(**{k: v for k, v in given.items() if k in _SAMPLING})
     if grammar is not None and ebnf is not None:
@@ -143,9 +149,3 @@ def checked_name(name: object, function: str) -> None:
         raise TypeError(f"{function}: name={name!r} is a {type(name).__name__}; a variable's name is a str")
     if name == "":
         raise InvalidValueError(f"{function}: name is empty; leave it out for a value that is not read")
-
-
-def _refuse_later(given: Mapping[str, Any]) -> None:
-    for name in _LATER:
-        if given[name] is not None and given[name] is not False:
-            raise UnsupportedError(f"gen({name}={given[name]!r}) is not in this version; leave {name} out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ..errors import RoleError
@@ -19,6 +20,8 @@ __all__ = [
     "user_begin",
     "user_end",
 ]
+
+_ROLE = re.compile(r"[\w.-]+")
 
 
 class Turn(Expr):
@@ -68,6 +71,9 @@ def checked_role(name: object) -> str:
         raise TypeError(f"a role is a str, not a {type(name).__name__}")
     if not name:
         raise RoleError("a role has an empty name; give one that the chat template knows, such as 'user'")
+    if not _ROLE.fullmatch(name):
+        # A template writes the name into its markup, where a special token's spelling would be the token.
+        raise RoleError(f"a role cannot be called {name!r}: letters, digits, '_', '-' and '.' only, such as 'user'")
     return name
 
 

@@ -87,7 +87,7 @@ class _Writer:
         found: dict[str, Any] = {}
         for option in self._shapes[shape.rest]:
             assert isinstance(option, Scalar)
-            known = {"boolean": [False, True], "null": [None]}
+            known: dict[str, list[Any]] = {"boolean": [False, True], "null": [None]}
             for value in option.schema.get("enum") or known[option.schema["type"]]:
                 found.setdefault(json.dumps(value, sort_keys=True), value)
         return list(found.values())

@@ -21,7 +21,7 @@ from .emission import emitted
 from .graph import Graph
 from .pruning import pruned
 
-__all__ = ["normal_form"]
+__all__ = ["normal_form", "relaxed_form"]
 
 _MOST_CHARACTERS = 4_000_000
 
@@ -42,6 +42,54 @@ def normal_form(
         return _cached(source, strict, any_order)
     except RecursionError as error:
         raise ConstraintError("the schema is nested too deeply", keyword="schema") from error
+
+
+def relaxed_form(
+    source: str, *, documents: Mapping[str, Any] | None = None, strict: bool = False, any_order: bool = False
+) -> str:
+    """The normal form of what a mask can enforce of a schema: what it cannot is left out, which allows more.
+
+    Raises:
+        ConstraintError: not a schema, without any instance, or beyond what leaving out a keyword helps.
+    """
+    schema = json.loads(source)
+    for _ in range(_MOST_LEFT_OUT):
+        try:
+            return normal_form(json.dumps(schema), documents=documents, strict=strict, any_order=any_order)
+        except ConstraintError as error:
+            if error.keyword not in _MAY_BE_LEFT_OUT or str(error).startswith("no value obeys"):
+                raise
+            if not _leave_out(schema, str(error.pointer or "").lstrip("#")):
+                raise
+    return normal_form(json.dumps(schema), documents=documents, strict=strict, any_order=any_order)
+
+
+_MOST_LEFT_OUT = 64
+_MAY_BE_LEFT_OUT = frozenset(
+    "not oneOf anyOf if uniqueItems contains multipleOf patternProperties propertyNames format pattern minProperties "
+    "maxProperties unevaluatedItems unevaluatedProperties contentMediaType dependentSchemas dependentRequired "
+    "minimum maximum exclusiveMinimum exclusiveMaximum $dynamicRef $recursiveRef".split()
+)
+# Below these a smaller assertion is not a wider schema, so they are left out as a whole.
+_NOT_MONOTONE = frozenset(["not", "oneOf", "if", "contains", "dependentSchemas", "propertyNames"])
+
+
+def _leave_out(schema: Any, pointer: str) -> bool:
+    """Takes the keyword at a pointer out of a schema, or what holds it and must go with it; False: it is not there."""
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    here = schema
+    for index, step in enumerate(steps):
+        last = index == len(steps) - 1
+        if isinstance(here, dict) and step in here and (last or step in _NOT_MONOTONE):
+            del here[step]
+            return True
+        if isinstance(here, dict) and step in here:
+            here = here[step]
+        elif isinstance(here, list) and step.isdigit() and int(step) < len(here):
+            here = here[int(step)]
+        else:
+            return False
+    return False
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 
 from .grammar_ast import Bag, Foreign, Ref, Rules, Token
-from .regex_ast import EMPTY, NOTHING, Alt, And, Node, Not, Repeat, Seq, is_plain, write
+from .regex_ast import EMPTY, NOTHING, Alt, And, Chars, Node, Not, Repeat, Seq, is_plain, write
 
 __all__ = ["expression", "lark_text"]
 
@@ -80,6 +80,8 @@ class _Writer:
     def _node(self, node: Node) -> str:
         if isinstance(node, Ref):
             return self._names[node.name]
+        if isinstance(node, Chars):  # of a grammar text: a token for each character
+            node = Token(node)
         if isinstance(node, Token):
             return self._tokens.setdefault(node.node, f"T{len(self._tokens)}")
         if isinstance(node, Foreign):
@@ -120,4 +122,4 @@ class _Writer:
 
     def _item(self, node: Node) -> str:
         text = self._node(node)
-        return text if isinstance(node, (Ref, Token, Foreign, Bag)) else f"({text})"
+        return text if isinstance(node, (Ref, Token, Foreign, Bag, Chars)) else f"({text})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -59,6 +60,8 @@ def _cached_adapter(type_: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def _new_adapter(type_: Any) -> pydantic.TypeAdapter[Any]:
+    if inspect.isroutine(type_):  # pydantic would take a function for the type of its arguments
+        raise ConstraintError(f"schema={type_!r} is a function, not a type or a JSON schema", keyword="schema")
     try:
         return pydantic.TypeAdapter(readable(type_))
     except (pydantic.errors.PydanticUserError, NameError, ImportError) as error:

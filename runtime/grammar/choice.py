@@ -18,6 +18,6 @@ __all__ = ["engine_for"]
 
 def engine_for(constraint: Constraint) -> str:
     """The engine that enforces the constraint soundly at the least cost."""
-    if constraint.form == "grammar" and not left_recursive(constraint.text):
+    if constraint.form == "grammar" and not constraint.wraps and not left_recursive(constraint.text):
         return "xgrammar"
     return "llguidance"

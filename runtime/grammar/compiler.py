@@ -15,6 +15,7 @@ from ...constraint import Constraint
 from ...errors import BackendClosedError, ConstraintError
 from .cache import BoundedCache
 from .choice import engine_for
+from .closing import closing
 from .llguidance_engine import LLGuidanceEngine
 from .matcher import CompiledGrammar
 from .vocabulary import Vocabulary
@@ -115,12 +116,15 @@ class GrammarCompiler:
         return len(self._cache)
 
     def _key(self, constraint: Constraint) -> str:
-        return constraint.key
+        return f"{constraint.key} {constraint.on_budget}"
 
     def _compile(self, constraint: Constraint) -> CompiledGrammar:
         engine = self._engine(self._engine_name or engine_for(constraint))
         try:
-            return engine.compile(constraint)
+            compiled = engine.compile(constraint)
+            if constraint.on_budget == "close":
+                return closing(compiled, constraint, self.vocabulary)
+            return compiled
         except ConstraintError:
             raise
         except (RuntimeError, ValueError, RecursionError) as error:

@@ -58,11 +58,11 @@ def _certain(ids: Sequence[int], vocabulary: Vocabulary, mask_after: MaskAfter) 
     for index in range(len(ids) - 1, -1, -1):
         rest = vocabulary.text_bytes[ids[index]] + rest
         longer = vocabulary.longer_than(rest)
-        if not longer:
+        if not len(longer):
             if len(rest) > 64:
                 break
             continue
         mask = mask_after(ids[:index])
-        if mask is None or any(mask[i >> 5] >> (i & 31) & 1 for i in longer):
+        if mask is None or (mask[longer >> 5] >> (longer & 31) & 1).any():
             certain = index
     return certain

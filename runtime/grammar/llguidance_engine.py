@@ -38,7 +38,7 @@ class LLGuidanceEngine:
         Raises:
             ConstraintError: llguidance cannot read or enforce it.
         """
-        grammar = llguidance_grammar(constraint)
+        grammar = llguidance_grammar(constraint, self._vocabulary.tool_format)
         matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
         probe = matcher.deep_copy()
         if not matcher.is_error():

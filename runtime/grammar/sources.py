@@ -19,18 +19,18 @@ __all__ = ["llguidance_grammar", "xgrammar_grammar"]
 _HEAD = '%llguidance {"no_forcing": true}\n'
 
 
-def llguidance_grammar(constraint: Constraint) -> str:
+def llguidance_grammar(constraint: Constraint, tool_format: str = "hermes") -> str:
     """What llguidance compiles for this constraint (its dialect of Lark)."""
-    if constraint.form == "grammar":
+    if constraint.form == "grammar" and not constraint.wraps:
         return _HEAD + to_lark(_gbnf(constraint))
-    return _HEAD + lark_text(*constraint_rules(constraint))
+    return _HEAD + lark_text(*constraint_rules(constraint, tool_format))
 
 
 def xgrammar_grammar(constraint: Constraint) -> str:
     """What xgrammar compiles for this constraint (GBNF)."""
-    if constraint.form == "grammar":
+    if constraint.form == "grammar" and not constraint.wraps:
         return _gbnf(constraint)
-    if constraint.form == "choices":
+    if constraint.form == "choices" and not constraint.wraps:
         return "root ::= " + " | ".join(json.dumps(constraint.after + option) for option in constraint.options)
     raise ConstraintError(f"xgrammar is not given a {constraint.kind} constraint", keyword=constraint.kind)
 

@@ -7,12 +7,13 @@ No torch here.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InvalidValueError
 from .matcher import Mask, mask_words
@@ -62,12 +63,12 @@ class Vocabulary:
         """A mask that allows nothing."""
         return np.zeros(mask_words(self.size), dtype=np.int32)
 
-    def longer_than(self, start: bytes) -> list[int]:
-        """The ids of tokens that begin with `start` and go on."""
+    def longer_than(self, start: bytes) -> NDArray[np.int64]:
+        """The ids of tokens that begin with `start` and go on: a view, int64."""
         keys, ids = self._sorted
-        low = bisect_left(keys, start)
+        low = bisect_right(keys, start)  # past `start` itself, which sorts before all that go on from it
         high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
-        return [ids[i] for i in range(low, high) if len(keys[i]) > len(start)]
+        return ids[low:high]
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text as the tokenizer spells it; no special token is read out of it.
@@ -77,6 +78,36 @@ class Vocabulary:
         ids = self._greedy(text.encode()) if self._tokenizer is None else self._by_tokenizer(text)
         spelled = b"".join(self.text_bytes[i] for i in ids)
         return ids if spelled == text.encode() else []
+
+    def starting(self, data: bytes) -> list[int]:
+        """Ids of the tokens that `data` begins with, the longest first."""
+        sizes = range(min(self._longest, len(data)), 0, -1)
+        return [self._by_bytes[data[:size]] for size in sizes if data[:size] in self._by_bytes]
+
+    def longest_fit(self, data: bytes) -> list[int]:
+        """Ids that spell the bytes, each time the longest token that fits; empty where no tokens do."""
+        return self._greedy(data)
+
+    @cached_property
+    def tool_format(self) -> str:
+        """How this tokenizer's models write tool calls (`lang/schema/tool_calls.py`), by their markers."""
+        names = set(self.names)
+        if b"[TOOL_CALLS]" in names:
+            return "mistral"
+        return "llama3" if b"<|python_tag|>" in names and b"<tool_call>" not in names else "hermes"
+
+    @cached_property
+    def plain_mask(self) -> Mask:
+        """The ids of whole characters that stand for themselves in a JSON string."""
+        allowed = np.zeros(mask_words(self.size) * 32, np.bool_)
+        for token_id, data in enumerate(self.text_bytes):
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                continue
+            allowed[token_id] = bool(text) and not any(char in '"\\<' or char < " " for char in text)
+        mask: Mask = np.packbits(allowed, bitorder="little").view(np.int32)
+        return mask
 
     def _by_tokenizer(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -110,9 +141,9 @@ class Vocabulary:
         return mine
 
     @cached_property
-    def _sorted(self) -> tuple[list[bytes], list[int]]:
+    def _sorted(self) -> tuple[list[bytes], NDArray[np.int64]]:
         pairs = sorted((text, i) for i, text in enumerate(self.text_bytes) if text)
-        return [text for text, _ in pairs], [i for _, i in pairs]
+        return [text for text, _ in pairs], np.array([i for _, i in pairs], dtype=np.int64)
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,13 +35,10 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shared(tiny_path: Path) -> Iterator[LocalRuntime]:
     """One runtime for a module's tests."""
-    before = set(threading.enumerate())
     with LocalRuntime(tiny_path, device="cpu", kv_tokens=6_000, context_length=2_048, check_invariants=True) as made:
         yield made
-    until = time.monotonic() + 5
-    while left := [t for t in threading.enumerate() if t not in before and t.name.startswith("radicel")]:
-        assert time.monotonic() < until, f"threads left: {left}"
-        time.sleep(0.01)
+    thread = made._engine._thread
+    assert thread is None or not thread.is_alive()
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def rt(shared: LocalRuntime) -> Iterator[LocalRuntime]:
     assert_clean(shared)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def embedded() -> Iterator[LocalRuntime]:
     """The embedded model in float32."""
     with LocalRuntime(device="cpu", dtype="float32", kv_tokens=8_000) as made:

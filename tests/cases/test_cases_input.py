@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import math
 import re
 import threading
@@ -363,3 +364,21 @@ def test_a_batch_of_thousands_on_a_mock() -> None:
     states = program.run_batch([{"i": i} for i in range(2_000)], backend=backend)
     assert [s["a"] for s in states] == [f"{i:04}" for i in range(2_000)]
     backend.close()
+
+
+@pytest.mark.parametrize("name", ["<|im_end|>", "user\n", "a b", "us\u2028er", "{{ x }}"])
+def test_a_role_name_is_no_markup(name: str) -> None:
+    """A template writes the name into its markup, where a special token's spelling would become the token."""
+
+    @function
+    def turn(s: Any) -> None:
+        s += role(name, "hello")
+
+    with pytest.raises(errors.RoleError, match="cannot be called"):
+        turn.run(backend=MockBackend([]))
+
+
+@pytest.mark.parametrize("schema", [lambda x: x, len, json.dumps])
+def test_a_function_is_no_schema(schema: Any) -> None:
+    with pytest.raises(errors.ConstraintError, match="is a function"):
+        gen("a", schema=schema)

@@ -330,7 +330,7 @@ def _cut(text: str, stops: list[str], keep: bool) -> tuple[str, str | None]:
 def test_b23_b24_b26_b27_stops_anywhere_in_a_generated_text(rt: LocalRuntime, keep: bool) -> None:
     """Texts of a model, cut at random stretches of themselves and at stops that almost occur."""
     rng = random.Random(7)
-    for seed in range(6):
+    for seed in range(4):
         options = {"max_tokens": 24, "temperature": 1.0, "seed": seed, "ignore_eos": True}
         whole = rt.generate("Hi", **options).text
         for _ in range(6):

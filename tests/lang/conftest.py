@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from radicel import verify
 from radicel.backend import GenerateRequest, Generation, Handle, Meta, OnText, Score, ScoreRequest
-from radicel.errors import CancelledError
+from radicel.errors import CancelledError, UnsupportedError
 from radicel.prompt import EncodedPrompt, Generated, Prompt, Text
 
 
@@ -95,7 +95,7 @@ class HeldBackend:
         raise AssertionError("not used")
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
-        raise AssertionError("not used")
+        raise UnsupportedError("no tokenizer")
 
     def flush_cache(self) -> None:
         pass

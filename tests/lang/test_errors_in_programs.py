@@ -95,6 +95,7 @@ def test_the_body_that_raises_cancels_its_requests(held):
     @function
     def p(s):
         s += gen("a") + gen("b")
+        held.wait(1)
         raise ValueError("body")
 
     with pytest.raises(ValueError, match="body") as raised:

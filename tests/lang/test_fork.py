@@ -308,6 +308,7 @@ def test_exception_in_the_block_cancels_the_branches(held):
     def p(s):
         with s.fork(2) as b:
             b += gen("x")
+            held.wait(2)
             raise ValueError("in the block")
 
     with pytest.raises(ValueError, match="in the block"):
@@ -320,6 +321,7 @@ def test_a_dropped_fork_is_cancelled_and_nobody_waits_for_it(held, until):  # B3
     def p(s):
         b = s.fork(2)
         b += gen("x") + gen("never")
+        held.wait(2)
         del b
         gc.collect()
         s += gen("y")
@@ -357,6 +359,7 @@ def test_cancelling_one_branch(held):
     def p(s):
         b = s.fork(2)
         b += gen("x")
+        held.wait(2)
         b[0].cancel()
         with pytest.raises(errors.CancelledError):
             b[0]["x"]

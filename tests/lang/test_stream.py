@@ -204,6 +204,7 @@ def test_closing_an_iterator_early_cancels_the_program(held, name, until):  # B3
 def test_an_exception_in_the_loop_cancels_once_the_iterator_is_gone(held):
     def consume():
         state = plain.run(backend=held, stream=True)
+        held.wait(1)
         for _ in state.text_iter():
             raise LookupError("the consumer's own")
 

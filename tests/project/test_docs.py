@@ -90,11 +90,16 @@ def test_python_in_pages_is_python(name: str) -> None:
         ast.parse(block, name, feature_version=(3, 10))
 
 
+PROGRAMS = [
+    (name, i) for name in ("README.md", "docs/token-boundaries.md") for i in range(len(blocks(NAMED[name], "python")))
+]
+
+
 @pytest.mark.model
-@pytest.mark.parametrize("number", range(len(blocks(NAMED["README.md"], "python"))))
-def test_the_readmes_programs_run(number: int, model_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "number"), PROGRAMS)
+def test_the_pages_programs_run(name: str, number: int, model_dir: Path, tmp_path: Path) -> None:
     """As a new user would: typed into a file, run in another folder."""
-    (tmp_path / "quickstart.py").write_text(blocks(NAMED["README.md"], "python")[number], encoding="utf-8")
+    (tmp_path / "quickstart.py").write_text(blocks(NAMED[name], "python")[number], encoding="utf-8")
     environment = {**os.environ, "PYTHONWARNINGS": "default"}
     done = subprocess.run(
         [sys.executable, "quickstart.py"], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120

@@ -1,0 +1,367 @@
+"""Our own form of a grammar, run beside the engine: where a text stands in it, and the shortest way to its end.
+
+In: a `Constraint`'s rules (`lang/schema`), then the text's characters. Out: the shortest completion from here. All
+readings of the text are followed at once, each a stack of what is still to come; the number of readings is bounded, and
+a grammar that needs more (a left-recursive one, thousands of keys) has no outline.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ...schema.grammar_ast import Bag, Foreign, Ref, Rules, Token
+from ...schema.quoted import json_string
+from ...schema.regex_ast import NOTHING, Alt, Chars, Node, Repeat, Seq, nullable
+from ...schema.regex_run import after, completion
+
+__all__ = ["Outline", "OutlineError", "Place"]
+
+_MOST_READINGS = 400
+_MOST_CHARACTERS = 100_000
+_MOST_CELLS = 100_000
+_MOST_WALKED = 5_000
+
+
+class OutlineError(Exception):
+    """The grammar has too many readings, or no finite completion is known."""
+
+
+class _Token:
+    """A token's automaton, its states made when they are first seen."""
+
+    def __init__(self, node: Node) -> None:
+        self._nodes = [node]
+        self._numbers = {node: 0}
+        self._next: dict[tuple[int, str], int] = {}
+        self._rest: dict[int, str | None] = {}
+        self.is_free_string = isinstance(node, Seq) and _is_free_string(node)
+
+    def step(self, state: int, char: str) -> int:
+        """The state after a character; -1 where it cannot stand there."""
+        found = self._next.get((state, char))
+        if found is None:
+            node = after(self._nodes[state], ord(char))
+            if node == NOTHING:
+                found = -1
+            else:
+                found = self._numbers.setdefault(node, len(self._nodes))
+                if found == len(self._nodes):
+                    self._nodes.append(node)
+            self._next[state, char] = found
+        return found
+
+    def may_end(self, state: int) -> bool:
+        return nullable(self._nodes[state])
+
+    def rest(self, state: int) -> str | None:
+        """The shortest rest of the token, as far as one is found."""
+        if state not in self._rest:
+            self._rest[state] = completion(self._nodes[state])
+        return self._rest[state]
+
+
+def _is_free_string(node: Seq) -> bool:
+    """Whether a token is a JSON string of any characters, its length apart."""
+    middle = node.items[1] if len(node.items) == 3 else None
+    return isinstance(middle, Repeat) and json_string(Repeat(Chars(_any()), middle.low, middle.high)) == node
+
+
+@functools.cache
+def _any() -> tuple[tuple[int, int], ...]:
+    from ...schema.charsets import ANY
+
+    return ANY
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A bag of which some elements have occurred (a bit each)."""
+
+    bag: Bag
+    seen: int
+
+
+@dataclass(eq=False)
+class _Cell:
+    """What is still to come: an item, then the rest. Equal ones are one object."""
+
+    item: Node | _Seen
+    rest: _Cell | None
+    text: str | None = field(default=None, repr=False)
+    """The shortest text of all of it; None: none is known."""
+
+
+_Reading = tuple["_Token | None", int, "_Cell | None"]
+"""(token being read, its state, what comes after it); no token and nothing after it: the text is over."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a text stands: its readings."""
+
+    readings: tuple[_Reading, ...]
+
+    @functools.cached_property
+    def key(self) -> tuple[tuple[int, int, int], ...]:
+        """Equal for equal places of one outline."""
+        return tuple((id(token), state, id(rest)) for token, state, rest in self.readings)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text is a whole one."""
+        return any(token is None for token, _, _ in self.readings)
+
+    @property
+    def in_free_string(self) -> bool:
+        """Whether it stands in a string of any characters: more of them make nothing that follows longer."""
+        return bool(self.readings) and all(
+            token is not None and token.is_free_string and state > 0 for token, state, _ in self.readings
+        )
+
+
+class Outline:
+    """The outline of one grammar; shared by its sequences, used by one thread at a time (the step loop's).
+
+    Raises:
+        OutlineError: no finite text is known.
+    """
+
+    def __init__(self, rules: Rules, root: str) -> None:
+        self._rules = rules
+        self._tokens: dict[Node, _Token] = {}
+        self._cells: dict[tuple[int, int], _Cell] = {}
+        self._texts: dict[str, str] = {}
+        self._shortest_rules()
+        if root not in self._texts:
+            raise OutlineError("no finite text is known")
+        self.start = self._place([(Ref(root), None)])
+        self.longest = max((rest for node in rules.values() for rest in self._rests(node)), key=len, default="")
+        """The longest text that may become necessary by beginning something."""
+        self.most_tokens: int | None = None
+        """Its tokens, once they are counted (`closing.py`)."""
+        self._walked: dict[tuple[object, str], Place] = {}
+        self._completions: dict[object, str | None] = {}
+        self.tokens: dict[str, int] = {}
+        """Texts → their tokens, as far as they were counted."""
+
+    def step(self, place: Place, char: str) -> Place:
+        """The place after a character; one without readings where it cannot stand there.
+
+        Raises:
+            OutlineError: too many readings.
+        """
+        found: dict[tuple[int, int, int], _Reading] = {}
+        for token, state, rest in place.readings:
+            if token is None:
+                continue
+            later = token.step(state, char)
+            if later < 0:
+                continue
+            found.setdefault((id(token), later, id(rest)), (token, later, rest))
+            if token.may_end(later):
+                for reading in self._place(
+                    [] if rest is None else [(rest.item, rest.rest)], over=rest is None
+                ).readings:
+                    found.setdefault((id(reading[0]), reading[1], id(reading[2])), reading)
+        if len(found) > _MOST_READINGS:
+            raise OutlineError("too many readings")
+        return Place(tuple(found.values()))
+
+    def walk(self, place: Place, text: str) -> Place:
+        """The place after some characters, remembered for a while: near a budget's end the same ones are tried again.
+
+        Raises:
+            OutlineError: too many readings.
+        """
+        key = (place.key, text)
+        known = self._walked.get(key)
+        if known is None:
+            known = place
+            for char in text:
+                known = self.step(known, char)
+                if not known.readings:
+                    break
+            if len(self._walked) > _MOST_WALKED:
+                self._walked.clear()
+            self._walked[key] = known
+        return known
+
+    def completion(self, place: Place) -> str | None:
+        """The shortest text known that ends what stands here."""
+        if place.key not in self._completions:
+            if len(self._completions) > _MOST_WALKED:
+                self._completions.clear()
+            self._completions[place.key] = self._completion(place)
+        return self._completions[place.key]
+
+    def _completion(self, place: Place) -> str | None:
+        best: str | None = None
+        for token, state, rest in place.readings:
+            if token is None:
+                return ""
+            first = token.rest(state)
+            if first is None or (rest is not None and rest.text is None):
+                continue
+            size = len(first) + (len(rest.text) if rest is not None and rest.text else 0)
+            if best is None or size < len(best):
+                best = first + ((rest.text or "") if rest is not None else "")
+        return best
+
+    def _place(self, waiting: list[tuple[Node | _Seen, _Cell | None]], over: bool = False) -> Place:
+        """Every token that may be read next."""
+        found: dict[tuple[int, int], _Reading] = {(0, 0): (None, 0, None)} if over else {}
+        visited: set[tuple[int, int]] = set()
+        while waiting:
+            item, rest = waiting.pop()
+            mark = (id(item), id(rest))
+            if isinstance(item, (Ref, Repeat)) and mark in visited:
+                continue
+            visited.add(mark)
+            if len(found) + len(waiting) > _MOST_READINGS or len(visited) > 20 * _MOST_READINGS:
+                raise OutlineError("too many readings")
+            if isinstance(item, (Token, Foreign, Chars)):
+                token = self._token(item if isinstance(item, Chars) else item.node)
+                found.setdefault((id(token), id(rest)), (token, 0, rest))
+                if not token.may_end(0):
+                    continue
+                waiting += [] if rest is None else [(rest.item, rest.rest)]
+                over = over or rest is None
+            else:
+                over = self._opened(item, rest, waiting) or over
+        if over:
+            found[0, 0] = (None, 0, None)
+        return Place(tuple(found.values()))
+
+    def _opened(self, item: Node | _Seen, rest: _Cell | None, waiting: list[tuple[Node | _Seen, _Cell | None]]) -> bool:
+        """Puts what an item consists of in its place; whether the text may be over after it."""
+        empty = False
+        if isinstance(item, Ref):
+            waiting.append((self._rules[item.name], rest))
+        elif isinstance(item, Alt):
+            waiting += [(option, rest) for option in item.options]
+        elif isinstance(item, Seq):
+            for part in reversed(item.items[1:]):
+                rest = self._cell(part, rest)
+            empty = not item.items
+            if item.items:
+                waiting.append((item.items[0], rest))
+        elif isinstance(item, Repeat):
+            empty = item.low == 0
+            if item.high != 0:
+                high = None if item.high is None else item.high - 1
+                more = item if (item.low == 0 and high is None) else Repeat(item.item, max(0, item.low - 1), high)
+                waiting.append((item.item, rest if high == 0 else self._cell(self._kept(more), rest)))
+        elif isinstance(item, (Bag, _Seen)):
+            seen = item if isinstance(item, _Seen) else _Seen(item, 0)
+            empty = seen.bag.may_end(seen.seen)
+            for node, bits in _elements(seen, first=isinstance(item, Bag)):
+                waiting.append((node, self._cell(self._kept(_Seen(seen.bag, bits)), rest)))
+        else:
+            raise OutlineError(f"{item} has no outline")
+        if empty and rest is not None:
+            waiting.append((rest.item, rest.rest))
+        return empty and rest is None
+
+    def _kept(self, item: Node | _Seen) -> Node | _Seen:
+        """The one object for equal items, so that cells can be told apart by identity."""
+        return self._items.setdefault(item, item)
+
+    @functools.cached_property
+    def _items(self) -> dict[Node | _Seen, Node | _Seen]:
+        return {}
+
+    def _cell(self, item: Node | _Seen, rest: _Cell | None) -> _Cell:
+        key = (id(item), id(rest))
+        cell = self._cells.get(key)
+        if cell is None:
+            own = self._shortest(item)
+            after_it = "" if rest is None else rest.text
+            text = None if own is None or after_it is None else own + after_it
+            if len(self._cells) > _MOST_CELLS:
+                raise OutlineError("too much to remember")
+            cell = self._cells[key] = _Cell(item, rest, text)
+        return cell
+
+    def _token(self, node: Node) -> _Token:
+        if node not in self._tokens:
+            self._tokens[node] = _Token(node)
+        return self._tokens[node]
+
+    def _shortest_rules(self) -> None:
+        while True:
+            grew = False
+            for name, node in self._rules.items():
+                text = self._shortest(node)
+                if text is not None and (name not in self._texts or len(text) < len(self._texts[name])):
+                    self._texts[name] = text
+                    grew = True
+            if not grew:
+                return
+
+    def _rests(self, node: Node) -> Iterator[str]:
+        """The shortest texts of what follows the beginning of a part."""
+        if isinstance(node, (Token, Foreign)):
+            yield self._shortest(node) or ""
+        elif isinstance(node, Seq):
+            yield _joined([self._shortest(part) or "" for part in node.items[1:]]) or ""
+            for part in node.items:
+                yield from self._rests(part)
+        elif isinstance(node, Alt):
+            for option in node.options:
+                yield from self._rests(option)
+        elif isinstance(node, Repeat):
+            yield from self._rests(node.item)
+        elif isinstance(node, Bag):
+            yield self._shortest(node) or ""
+            for part in (*node.first, *node.later):
+                yield from self._rests(part)
+
+    def _shortest(self, item: Node | _Seen) -> str | None:
+        """The shortest text of an item, as far as those of the rules are known."""
+        if isinstance(item, Ref):
+            return self._texts.get(item.name)
+        if isinstance(item, (Token, Foreign, Chars)):
+            return self._token(item if isinstance(item, Chars) else item.node).rest(0)
+        if isinstance(item, Seq):
+            return _joined([self._shortest(part) for part in item.items])
+        if isinstance(item, Alt):
+            known = [text for text in map(self._shortest, item.options) if text is not None]
+            return min(known, key=len, default=None)
+        if isinstance(item, Repeat):
+            if item.low == 0:
+                return ""
+            one = self._shortest(item.item)
+            return None if one is None or len(one) * item.low > _MOST_CHARACTERS else one * item.low
+        if isinstance(item, (Bag, _Seen)):
+            return self._shortest_bag(item)
+        return None
+
+    def _shortest_bag(self, item: Bag | _Seen) -> str | None:
+        """The needed elements in their order, then as many as it takes."""
+        seen, first = (item, False) if isinstance(item, _Seen) else (_Seen(item, 0), True)
+        parts: list[str | None] = []
+        while not seen.bag.may_end(seen.seen):
+            ways = [(node, bits) for node, bits in _elements(seen, first=first) if bits != seen.seen]
+            if not ways:
+                return None
+            node, bits = ways[0]
+            parts.append(self._shortest(node))
+            seen, first = _Seen(seen.bag, bits), False
+        return _joined(parts)
+
+
+def _elements(seen: _Seen, *, first: bool) -> list[tuple[Node, int]]:
+    """What may come next in a bag, and its bits after that."""
+    bag = seen.bag
+    size = len(bag.first)
+    ways = bag.first if first else bag.later
+    found = [(ways[i], seen.seen | 1 << i) for i in range(size) if bag.may_take(seen.seen, i)]
+    other = bag.other_first if first else bag.other_later
+    return found if other == NOTHING else [*found, (other, seen.seen | 1 << size)]
+
+
+def _joined(parts: list[str | None]) -> str | None:
+    known = [part for part in parts if part is not None]
+    return "".join(known) if len(known) == len(parts) else None
