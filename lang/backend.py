@@ -10,11 +10,13 @@ other request. Callbacks (`on_text`, the future's) run on a thread of the backen
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from .errors import BackendError
 from .sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ __all__ = [
     "PrefillRequest",
     "Score",
     "ScoreRequest",
+    "refuse_to_wait",
+    "serves_requests",
 ]
 
 T = TypeVar("T")
@@ -213,7 +217,13 @@ class Handle(Generic[T]):
         self._cancel = cancel
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits and returns the result or raises what went wrong."""
+        """Waits and returns the result or raises what went wrong.
+
+        Raises:
+            BackendError: called from a callback, on the very thread that would have to make the result.
+        """
+        if not self.future.done():
+            refuse_to_wait()
         return self.future.result(timeout)
 
     def cancel(self) -> None:
@@ -221,6 +231,22 @@ class Handle(Generic[T]):
         if self._cancel is not None:
             self._cancel()
 
+
+def serves_requests() -> None:
+    """Marks the calling thread as one that makes results: it must not wait for any (`Handle.result`)."""
+    _this_thread.serves = True
+
+
+def refuse_to_wait() -> None:
+    """Raises BackendError on a thread that makes results: what is waited for there would never come."""
+    if getattr(_this_thread, "serves", False):
+        raise BackendError(
+            "a callback of a backend waits for a result, which is made on the callback's own thread and would never "
+            "come; wait on another thread, or attach a callback to the new request's future"
+        )
+
+
+_this_thread = threading.local()
 
 OnText = Callable[[int, str], None]
 """Called with (sample index, piece) as text appears. The pieces of a sample concatenate to its text."""

@@ -23,6 +23,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from .backend import refuse_to_wait
+
 __all__ = ["BodyPool", "Dispatcher", "Task", "bodies", "dispatcher", "in_worker", "settle", "while_blocked"]
 
 _log = logging.getLogger("radicel")
@@ -240,6 +242,7 @@ def in_worker() -> bool:
 
 def while_blocked() -> contextlib.AbstractContextManager[None]:
     """Around every wait of the language: `BodyPool.while_blocked` on a worker, nothing elsewhere."""
+    refuse_to_wait()
     return _worker.pool.while_blocked() if _worker.pool is not None else contextlib.nullcontext()
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from functools import partial
 
+from ..backend import serves_requests
 from ..errors import (
     BackendClosedError,
     DeadlineError,
@@ -308,6 +309,7 @@ class Engine:
         )
 
     def _main(self) -> None:
+        serves_requests()
         while self._wait_for_work():
             try:
                 self.step()

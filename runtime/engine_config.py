@@ -27,6 +27,9 @@ class EngineConfig:
             outcome.
         leases: whether eviction and admission look ahead at what the requests of a graph will need; False is for
             comparison.
+        lease_price: most tokens of leased prefixes that an admission may cost while fewer than `least_running` run;
+            beside these it waits instead. Higher numbers run more side by side and compute more again.
+        least_running: see `lease_price`.
         max_overtakes: how many admissions may pass the sequence that waits longest before it is next, whatever its
             priority and prefix.
         match_window: how many waiting sequences are compared by cached prefix at a time.
@@ -41,6 +44,8 @@ class EngineConfig:
     prefix_cache: bool = True
     forced_runs: bool = True
     leases: bool = True
+    lease_price: int = 128
+    least_running: int = 4
     max_overtakes: int = 256
     match_window: int = 64
     decode_headroom: int = 16
@@ -55,4 +60,12 @@ class EngineConfig:
             raise InvalidValueError(f"policy={self.policy!r}: must be 'prefix' or 'fcfs'")
 
 
-_LEAST = {"prefill_chunk": 1, "max_running": 1, "max_overtakes": 1, "match_window": 1, "decode_headroom": 0}
+_LEAST = {
+    "prefill_chunk": 1,
+    "max_running": 1,
+    "least_running": 1,
+    "max_overtakes": 1,
+    "match_window": 1,
+    "decode_headroom": 0,
+    "lease_price": 0,
+}

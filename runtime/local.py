@@ -164,7 +164,8 @@ class LocalRuntime(DirectCalls):
         check_budget(sampling, constraint, lambda: self.vocabulary)
         encoded = self._encode(prompt)
         ids = list(encoded.token_ids)
-        healed = self._healer.heal(prompt, ids, sampling)
+        fits = len(ids) < self._runner.context_length
+        healed = self._healer.heal(prompt, ids, sampling) if fits else None
         if healed is not None:
             ids = list(healed.ids)
             constraint = None if constraint is None else healed.constrained(constraint)

@@ -261,7 +261,11 @@ class Scheduler:
             return False
         if not self.running or seq.priority > min(other.priority for other in self.running):
             return False
-        return not self.placement.make_room(sum(map(self._growth, [*self.running, seq])))
+        wanted = sum(map(self._growth, [*self.running, seq]))
+        if wanted > self.placement.available:
+            return True
+        price = self.config.lease_price if len(self.running) < self.config.least_running else 0
+        return not self.placement.make_room(wanted - price)
 
     def _growth(self, seq: Sequence) -> int:
         """The slots that a sequence will probably want until it ends, judging by those that ended before."""

@@ -137,9 +137,13 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], console: Cons
 
 
 def show_answers(rows: Sequence[tuple[str, object, object]], console: Console | None = None) -> int:
-    """A table of (question, expected, answer) and how many are right, which is also returned."""
+    """A table of (question, expected, answer) and how many are right, which is also returned.
+
+    Rows whose expected answer is the empty text, as nobody knows it, are shown and not counted.
+    """
     console = console or Console()
     show(("question", "expected", "answer"), rows, console)
-    right = sum(str(expected).casefold() == str(answer).casefold() for _, expected, answer in rows)
-    console.print(f"{right} of {len(rows)} right")
+    known = [(expected, answer) for _, expected, answer in rows if expected != ""]
+    right = sum(str(expected).casefold() == str(answer).casefold() for expected, answer in known)
+    console.print(f"{right} of {len(known)} right")
     return right

@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> None:
         show(
             ("question", "about", "answer"),
             [
-                (call["question"], next(reversed(call["arguments"].values())), state["answer"])
+                (call["question"], next(reversed(call["arguments"].values())), state["answer"].strip())
                 for call, state in zip(batch, states)
                 if state.error() is None
             ],

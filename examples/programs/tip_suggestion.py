@@ -21,7 +21,8 @@ def suggest(s: Any, topic: str, number: int) -> None:
     s += assistant_end()
     with s.fork(number) as branches:  # all tips are above, so no two branches tell the same
         for i, branch in enumerate(branches, 1):
-            branch += user(f"Expand tip {i} into two sentences.") + assistant(gen("expanded", max_tokens=64, stop="\n"))
+            branch += user(f"Expand this tip into two sentences:{s[f'tip_{i}']}")
+            branch += assistant(gen("expanded", max_tokens=64, stop="\n"))
     s += user("Write one sentence to introduce these texts:\n" + "\n".join(s["expanded"]))
     s += assistant(gen("summary", max_tokens=40, stop="\n"))
 

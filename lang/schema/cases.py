@@ -32,13 +32,13 @@ class Budget:
     def __init__(self, steps: int) -> None:
         self.left = steps
 
-    def spend(self, sub: Sub) -> None:
-        """Takes one step.
+    def spend(self, sub: Sub, steps: int = 1) -> None:
+        """Takes some steps.
 
         Raises:
             ConstraintError: none is left.
         """
-        self.left -= 1
+        self.left -= steps
         if self.left < 0:
             raise ConstraintError(
                 f"the schema has too many combinations of branches (at {sub.pointer or 'the root'}); simplify it",
@@ -116,7 +116,7 @@ def _expand(case: Case, budget: Budget, empty: Disjoint, note: Callable[[Sub, st
     # What `not` finds out about an instance does not count as evaluated.
     parent = None if keyword == "not" else index
     for option in _options(case, index, keyword, empty):
-        budget.spend(case.subs[index])
+        budget.spend(case.subs[index], 1 + len(case.subs) // 4)
         branch = case.copy()
         if all(_add(branch, sub, parent, budget, note) for sub in option):
             yield from _expand(branch, budget, empty, note)

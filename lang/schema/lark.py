@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
+from ..errors import ConstraintError
 from .grammar_ast import Bag, Foreign, Ref, Rules, Token
 from .regex_ast import EMPTY, NOTHING, Alt, And, Chars, Node, Not, Repeat, Seq, is_plain, write
 
@@ -16,8 +17,45 @@ __all__ = ["expression", "lark_text"]
 
 
 def lark_text(rules: Rules, start: str) -> str:
-    """The grammar's text."""
+    """The grammar's text.
+
+    Raises:
+        ConstraintError: rules that lean on each other too deeply: engines follow them by recursion.
+    """
+    if len(rules) > _DEEPEST and _depth(rules, start) > _DEEPEST:
+        raise ConstraintError(f"it is nested more than {_DEEPEST} rules deep", keyword="$ref")
     return _Writer(rules).text(start)
+
+
+_DEEPEST = 400
+
+
+def _depth(rules: Rules, start: str) -> int:
+    """How deep a walk over the rules gets that visits each once."""
+    known = {start}
+    stack = [iter(_names(rules[start]))]
+    deepest = 1
+    while stack:
+        name = next(stack[-1], None)
+        if name is None:
+            stack.pop()
+        elif name not in known:
+            known.add(name)
+            stack.append(iter(_names(rules[name])))
+            deepest = max(deepest, len(stack))
+    return deepest
+
+
+def _names(node: Node) -> list[str]:
+    """The rules that a node refers to."""
+    if isinstance(node, Ref):
+        return [node.name]
+    if isinstance(node, (Seq, Alt)):
+        return [name for part in (node.items if isinstance(node, Seq) else node.options) for name in _names(part)]
+    if isinstance(node, Bag):
+        parts = (*node.first, *node.later, node.other_first, node.other_later)
+        return [name for part in parts for name in _names(part)]
+    return _names(node.item) if isinstance(node, Repeat) else []
 
 
 def expression(node: Node) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["object_shapes"]
 
 _MOST_WAYS = 64
-_MOST_PATTERNS = 8
+_MOST_KEY_SETS = 24
 
 
 def object_shapes(case: Case, graph: Graph) -> list[Shape]:
@@ -112,20 +112,23 @@ def _open_keys(case: Case, graph: Graph) -> tuple[NodeId | None, tuple[tuple[str
 
 def _apart(case: Case, patterns: list[str], graph: Graph) -> tuple[tuple[str, NodeId], ...]:
     """The patterns cut so that no key is in two: one for each set of patterns that a key can match together."""
-    if len(patterns) > _MOST_PATTERNS:
-        sub = next(sub for sub in case.subs if "patternProperties" in sub.schema)
-        raise sub.error(f"more than {_MOST_PATTERNS} key patterns cannot be enforced together", "patternProperties")
     asked = {pattern: _pattern_node(case, pattern) for pattern in patterns}
     nodes = {pattern: node for pattern, node in asked.items() if node is not None}
-    known = list(nodes)
+    meeting = {p: [q for q in nodes if q != p and not is_empty(both(nodes[p], nodes[q]))] for p in nodes}
     found: list[tuple[str, NodeId]] = []
-    for count in range(1, len(known) + 1):
-        for chosen in itertools.combinations(known, count):
-            others = [negation(nodes[p]) for p in known if p not in chosen]
-            keys = both(*(nodes[p] for p in chosen), *others)
-            if len(known) > 1 and is_empty(keys):
-                continue
+    waiting: list[tuple[str, ...]] = [(pattern,) for pattern in nodes]
+    order = list(nodes)
+    while waiting:
+        chosen = waiting.pop()
+        others = [negation(nodes[q]) for q in meeting[chosen[0]] if q not in chosen]
+        keys = both(*(nodes[p] for p in chosen), *others)
+        if not meeting[chosen[0]] or not is_empty(keys):
             found.append((spell_node(keys), graph.node(_rest(case, chosen))))
+        further = [q for q in order[order.index(chosen[-1]) + 1 :] if all(q in meeting[p] for p in chosen)]
+        waiting += [(*chosen, q) for q in further]
+        if len(found) + len(waiting) > _MOST_KEY_SETS:
+            sub = next(sub for sub in case.subs if "patternProperties" in sub.schema)
+            raise sub.error("so many overlapping key patterns cannot be enforced together", "patternProperties")
     return tuple(found)
 
 

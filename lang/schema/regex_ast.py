@@ -109,12 +109,13 @@ def seq(*items: Node) -> Node:
 
 def alt(*options: Node) -> Node:
     """One of the options, flattened, without those that match nothing."""
-    flat: list[Node] = []
+    found: dict[Node, None] = {}
     for option in options:
         for one in option.options if isinstance(option, Alt) else (option,):
-            if one != Chars(()) and one not in flat:
-                flat.append(one)
-    return flat[0] if len(flat) == 1 else Alt(tuple(flat))
+            if one != Chars(()):
+                found[one] = None
+    flat = tuple(found)
+    return flat[0] if len(flat) == 1 else Alt(flat)
 
 
 def repeat(item: Node, low: int, high: int | None) -> Node:

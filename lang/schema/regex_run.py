@@ -35,6 +35,7 @@ from .regex_ast import (
 __all__ = ["after", "completion", "is_empty", "matches"]
 
 _MOST_STATES = 500
+_MOST_CHARACTERS = 100_000
 _NICE = [ord(c) for c in "a0A-_ :/.1"]
 
 
@@ -77,16 +78,26 @@ def after(node: Node, code: int) -> Node:
 
 @functools.lru_cache(maxsize=4096)
 def completion(node: Node) -> str | None:
-    """A shortest text of the node (for an ordinary pattern; else found within a bound, or None)."""
+    """A shortest text of the node (for an ordinary pattern; else found within a bound), None where it is too long."""
     return _shortest(node) if is_plain(node) else _searched(node)[0]
 
 
 def is_empty(node: Node) -> bool:
     """Whether the node is proven to have no text."""
     if is_plain(node):
-        return _shortest(node) is None
+        return not _has_text(node)
     text, exhausted = _searched(node)
     return text is None and exhausted
+
+
+def _has_text(node: Node) -> bool:
+    if isinstance(node, Chars):
+        return bool(node.chars)
+    if isinstance(node, Seq):
+        return all(map(_has_text, node.items))
+    if isinstance(node, Alt):
+        return any(map(_has_text, node.options))
+    return isinstance(node, Repeat) and (node.low == 0 or _has_text(node.item))
 
 
 def _searched(node: Node) -> tuple[str | None, bool]:
@@ -120,7 +131,7 @@ def _shortest(node: Node) -> str | None:
     if node.low == 0:
         return ""
     one = _shortest(node.item)
-    return None if one is None else one * node.low
+    return None if one is None or len(one) * node.low > _MOST_CHARACTERS else one * node.low
 
 
 def _nice(chars: CharSet) -> int:

@@ -22,6 +22,7 @@ from .regex_text import read_node
 
 __all__ = ["schema_rules", "string_node", "text_node"]
 
+_FEW_FIELDS = 3
 _FLEXIBLE = r"[ \t]{0,8}|\n[ \t]{0,32}"
 
 
@@ -216,32 +217,36 @@ class _Writer:
     ) -> Node:
         """The fields in order, optional ones left out or not, then the open keys."""
         tail: Node = EMPTY
-        start: Node = EMPTY
+        alone: Node = EMPTY
         if keys and more != 0:
             tail = repeat(self._any_open(keys, first=False), low, more)
             several = seq(
                 self._any_open(keys, first=True),
                 repeat(self._any_open(keys, first=False), max(0, low - 1), None if more is None else more - 1),
             )
-            start = several if low else repeat(several, 0, 1)
-        # `tail` follows a key, `start` the opening brace; shared tails become rules, so that the size stays linear.
-        opening = True
-        base = f"o{len(self._rules)}"
-        self._rules[base] = EMPTY
+            alone = several if low else repeat(several, 0, 1)
+        first = [seq(self._key(text_node(name)), value) for name, value, _ in fields]
+        later = [
+            repeat(seq(self._key(text_node(name), first=False), value), int(needed), 1)
+            for name, value, needed in fields
+        ]
         leading = next((i for i, (_, _, needed) in enumerate(fields) if needed), len(fields))
-        for index in range(len(fields) - 1, -1, -1):
-            name, value, needed = fields[index]
-            key = text_node(name)
-            if index <= leading:
-                if opening and tail != EMPTY:
-                    tail = self._shared(f"{base}t{index}", tail)
-                opening = True
-                with_it = seq(self._key(key), value, tail)
-                start = with_it if needed else alt(with_it, self._shared(f"{base}f{index}", start))
-            following = seq(self._key(key, first=False), value)
-            tail = seq(following if needed else repeat(following, 0, 1), tail)
-        del self._rules[base]
-        return start
+        if leading == len(fields):
+            return alt(seq(self._begun(first, later), tail), alone) if fields else alone
+        begun = first[leading]
+        if leading:
+            begun = alt(seq(self._begun(first[:leading], later[:leading]), later[leading]), begun)
+        return seq(begun, *later[leading + 1 :], tail)
+
+    def _begun(self, first: Sequence[Node], later: Sequence[Node]) -> Node:
+        """One or more of some optional fields in order; halved, since engines follow rules by recursion."""
+        if len(first) == 1:
+            return first[0]
+        middle = len(first) // 2
+        rest = seq(*later[middle:])
+        if len(first) > _FEW_FIELDS:
+            rest = self._shared(f"o{len(self._rules)}", rest)
+        return alt(seq(self._begun(first[:middle], later[:middle]), rest), self._begun(first[middle:], later[middle:]))
 
     def _shared(self, name: str, node: Node) -> Node:
         if node == EMPTY or isinstance(node, Ref):

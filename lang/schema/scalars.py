@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -67,7 +68,17 @@ def _bounds(sub: Sub, plain: str, exclusive: str) -> list[tuple[float, bool]]:
         found.append((schema[plain], strict is True))
     if strict is not None and not isinstance(strict, bool):
         found.append((strict, True))
+    for keyword in (plain, exclusive):
+        bound = schema.get(keyword, 0)
+        if isinstance(bound, bool):
+            continue
+        if abs(bound) > _GREATEST or -Decimal(str(bound)).as_tuple().exponent > _PLACES:  # type: ignore[operator]
+            raise sub.error(f"the bound {str(bound)[:40]} has more digits than numbers are given", keyword)
     return found
+
+
+_GREATEST = 10**59
+_PLACES = 60
 
 
 def _no_number(low: tuple[float, bool], high: tuple[float, bool], whole: bool) -> bool:

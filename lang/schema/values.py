@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -39,9 +40,17 @@ def schema_text(schema: Any) -> str:
         shown = repr(schema)[:80]
         raise ConstraintError(f"{shown} is no type and no JSON schema (a dict, a bool or a JSON string)", pointer="")
     try:
-        return json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)
+        text = json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)
+        if _LONE.search(text):
+            json.dumps(schema, ensure_ascii=False).encode()
+        return text
+    except UnicodeEncodeError as error:
+        raise ConstraintError("the schema has a lone surrogate, which no UTF-8 text has", pointer="") from error
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema cannot be written as JSON: {error}", pointer="") from error
+
+
+_LONE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
 def checked_choices(choices: Iterable[str]) -> tuple[str, ...]:

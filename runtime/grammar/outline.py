@@ -22,6 +22,8 @@ _MOST_READINGS = 400
 _MOST_CHARACTERS = 100_000
 _MOST_CELLS = 100_000
 _MOST_WALKED = 5_000
+_MOST_ROUNDS = 200
+_MOST_RULES = 2_000
 
 
 class OutlineError(Exception):
@@ -133,6 +135,8 @@ class Outline:
         self._tokens: dict[Node, _Token] = {}
         self._cells: dict[tuple[int, int], _Cell] = {}
         self._texts: dict[str, str] = {}
+        if len(rules) > _MOST_RULES:
+            raise OutlineError("too many rules")
         self._shortest_rules()
         if root not in self._texts:
             raise OutlineError("no finite text is known")
@@ -290,15 +294,16 @@ class Outline:
         return self._tokens[node]
 
     def _shortest_rules(self) -> None:
-        while True:
+        for _ in range(_MOST_ROUNDS):
             grew = False
-            for name, node in self._rules.items():
+            for name, node in reversed(self._rules.items()):
                 text = self._shortest(node)
                 if text is not None and (name not in self._texts or len(text) < len(self._texts[name])):
                     self._texts[name] = text
                     grew = True
             if not grew:
                 return
+        raise OutlineError("its rules lean on each other too deeply")
 
     def _rests(self, node: Node) -> Iterator[str]:
         """The shortest texts of what follows the beginning of a part."""

@@ -9,6 +9,7 @@ import math
 import random
 import re
 import resource
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -486,3 +487,30 @@ def _constraint(**keywords: Any) -> Any:
     from radicel import Constraint
 
     return Constraint.from_gen(**keywords)
+
+
+@pytest.mark.parametrize("how", ["generate", "run"])
+def test_a_callback_that_waits_is_told_instead_of_hanging(rt: LocalRuntime, how: str) -> None:
+    said: list[BaseException] = []
+    called = threading.Event()
+
+    @function
+    def hello(s: Any) -> None:
+        s += "Hi" + gen("a", max_tokens=2)
+
+    def waits(_: Any) -> None:
+        try:
+            if how == "generate":
+                rt.generate("Hi", max_tokens=2)
+            else:
+                hello.run(backend=rt)
+        except BaseException as error:
+            said.append(error)
+        called.set()
+
+    first = rt.submit_input([1, 2, 3], SamplingParams.of(max_tokens=60, ignore_eos=True))
+    first.future.add_done_callback(waits)
+    assert called.wait(20)
+    assert [type(error) for error in said] == [errors.BackendError]
+    assert "callback" in str(said[0])
+    assert rt.generate("All is well", max_tokens=2, ignore_eos=True).meta.completion_tokens == 2

@@ -98,7 +98,7 @@ def test_the_cost_is_that_of_this_batch_only() -> None:
 
 def test_answers_are_counted_and_their_text_is_text() -> None:
     console = paper()
-    assert common.show_answers([("[red]q[/red]", "No", "no"), ("r", 3, 3), ("s", 3, None)], console) == 2
+    assert common.show_answers([("[red]q[/red]", "No", "no"), ("r", 3, 3), ("s", 3, None), ("t", "", "")], console) == 2
     assert "[red]q[/red]" in console.file.getvalue()
     assert "2 of 3 right" in console.file.getvalue()
 

@@ -304,7 +304,7 @@ def test_two_graphs_both_go_on():
 
 
 def test_a_graph_waits_rather_than_drop_what_it_needs_and_singles_do_not():
-    engine, graph = make(slots=101, rows=8), Graph()
+    engine, graph = make(slots=101, rows=8, lease_price=0), Graph()
     engine.submit([one(graph, 0, list(range(39)), 0, keeps=(Keep(39, (9,)),))])
     drain(engine)
     running = one(graph, 1, [30, 31], 40)
@@ -321,6 +321,19 @@ def test_a_graph_waits_rather_than_drop_what_it_needs_and_singles_do_not():
     drain(engine)
     assert cached(engine, list(range(39))) == 39
     assert_right([running, later, single])
+
+
+@pytest.mark.parametrize(("price", "least", "side_by_side"), [(30, 2, True), (12, 2, False), (30, 1, False)])
+def test_a_few_run_side_by_side_where_that_costs_little(price, least, side_by_side):
+    engine, graph = make(slots=101, rows=8, lease_price=price, least_running=least), Graph()
+    engine.submit([one(graph, 0, list(range(39)), 0, keeps=(Keep(39, (9,)),))])
+    drain(engine)
+    first, second = one(graph, 1, [30, 31], 40), one(graph, 2, [32, *range(20)], 11)
+    engine.submit([first, second])  # 42 and 32 of the 61 slots beside the lease: 13 too many
+    engine.step()
+    assert (second.state is SequenceState.RUNNING) == side_by_side
+    drain(engine)
+    assert_right([first, second])
 
 
 def test_leased_prefixes_stop_nobody_who_runs_alone():
