@@ -181,7 +181,7 @@ class Branches(Sequence[State]):
     def _cancel(self, why: str, streams: Sequence[Stream], drop: bool = False) -> None:
         for stream in streams:
             if drop:
-                stream.executor.drop(stream.cells)  # a failure of the losers is nobody's
+                stream.drop()  # a failure of the losers is nobody's
             stream.cancel(CancelledError(f"the branch was cancelled: {why}"))
 
 

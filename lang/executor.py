@@ -274,6 +274,7 @@ class Executor(Lifetime):
                 for dependent in cell.dependents:
                     dependent.blockers -= 1
                     if cell.failure is not None:
+                        dependent.dropped = dependent.dropped or cell.dropped
                         todo.append((dependent, cell.failure))
                     elif dependent.blockers == 0 and dependent.place is not None and not dependent.done:
                         ready.append(Ready(self, dependent))

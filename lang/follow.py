@@ -22,7 +22,17 @@ from .ir import Node, chain, expand, parts_of
 from .prompt import Generated, Part, Prompt, Text
 from .stream import Stream
 
-__all__ = ["Follower", "Piece", "StreamFollower", "VariableFollower", "finished", "follow", "follow_async", "render"]
+__all__ = [
+    "Follower",
+    "Piece",
+    "StreamFollower",
+    "VariableFollower",
+    "blame",
+    "finished",
+    "follow",
+    "follow_async",
+    "render",
+]
 
 T = TypeVar("T")
 
@@ -92,7 +102,7 @@ class StreamFollower:
             return Piece(self._advance_to(self._whole), over, self._error() if over else None)
         cell = executor.cells[self._next[0]]
         new = self._advance_to(self._whole + cell.text())
-        return Piece(new, cell.done, _blame(executor, cell.failure))
+        return Piece(new, cell.done, blame(executor, cell.failure))
 
     def _take_whole_nodes(self) -> bool:
         """Goes on to the first node whose text is not all there; whether that added anything."""
@@ -153,7 +163,7 @@ class VariableFollower:
             error = self._missing()
             return Piece("", error is not None, error)
         done = self._binding.done
-        error = _blame(self._executor, self._binding.error()) if done else None
+        error = blame(self._executor, self._binding.error()) if done else None
         text = "" if error is not None and not self._has_text else self._binding.text()
         new, self._shown = text[self._shown :], max(self._shown, len(text))
         return Piece(new, done, error, self._binding.meta() if done and error is None else None)
@@ -238,6 +248,6 @@ def _waker(event: asyncio.Event) -> Callable[[], None]:
     return wake
 
 
-def _blame(executor: Executor, error: BaseException | None) -> BaseException | None:
+def blame(executor: Executor, error: BaseException | None) -> BaseException | None:
     """The error; for what was cancelled because the body raised, what the body raised."""
     return executor.body_error or error if isinstance(error, CancelledError) else error

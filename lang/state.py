@@ -14,7 +14,7 @@ from .bindings import Binding, Plain, raise_again
 from .calls import UnstartedCall
 from .errors import InvalidValueError, ProgramError
 from .executor import current, start_calls_of_caller
-from .follow import Follower, Piece, StreamFollower, VariableFollower, follow, follow_async, render
+from .follow import Follower, Piece, StreamFollower, VariableFollower, blame, follow, follow_async, render
 from .ir import format_stream
 from .primitives.expr import Expr
 from .primitives.inline import Inline
@@ -212,7 +212,7 @@ class State(Turns):
         executor.wait(lambda: executor.body_done or executor.inside())
         cells = stream.frontier_cells()
         executor.wait(lambda: all(cell.done for cell in cells))
-        failure = next((cell.failure for cell in cells if cell.failure is not None), None)
+        failure = blame(executor, next((cell.failure for cell in cells if cell.failure is not None), None))
         if failure is not None:
             _saw(failure)
             raise_again(failure)

@@ -191,6 +191,12 @@ class Stream:
         for child in list(self.children):
             child.cancel(error)
 
+    def drop(self) -> None:
+        """Cancels what is not finished here and in the branches of this stream; nobody will read it."""
+        self.executor.drop(self.cells)
+        for child in list(self.children):
+            child.drop()
+
     def close(self, reason: str) -> None:
         """Nothing can be appended any more, because of `reason`."""
         self.closed = reason

@@ -120,6 +120,8 @@ def test_reading_after_the_body_raised(held):
     assert isinstance(raised.value.__cause__, ValueError)
     with pytest.raises(ValueError, match="body"):
         state["never made"]
+    with pytest.raises(ValueError, match="body"):
+        state.text()
 
 
 def test_the_traceback_of_a_read_does_not_grow():

@@ -207,6 +207,28 @@ def test_first_continues_as_the_branch_that_ended_first_and_cancels_the_others(h
     assert state.error() is None
 
 
+def test_what_a_loser_started_below_it_fails_nobody(held):
+    @function
+    def p(s):
+        branches = s.fork(2)
+        for branch in branches:
+            branch += gen("a")
+            with branch.copy() as c:
+                c += gen("b")
+            twigs.append(branch.fork(2))
+            twigs[-1] += gen("c")
+        branches.join("first")
+
+    twigs = []
+    state = p.run(backend=held, stream=True)
+    held.wait(2)[0].answer("won")
+    for request in held.wait(5)[2:]:
+        request.answer("v")
+    assert (state["a"], state["b"]) == ("won", "v")
+    assert state.error() is None
+    assert [request.cancelled for request in held.held] == [False, True, False, False, False]
+
+
 def test_first_passes_over_failed_branches_and_raises_when_all_failed():
     def body(s):
         b = s.fork(2)
