@@ -5,6 +5,7 @@ In: a constraint in normal form. Out: its rules (`grammar_ast.py`) and the one t
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["constraint_rules"]
 
 
+@functools.lru_cache(maxsize=32)
 def constraint_rules(constraint: Constraint, tool_format: str = "hermes") -> tuple[dict[str, Node], str]:
     """The rules of a constraint, and the name of the rule to start from.
 

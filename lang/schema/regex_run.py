@@ -36,6 +36,7 @@ __all__ = ["after", "completion", "is_empty", "matches"]
 
 _MOST_STATES = 500
 _MOST_CHARACTERS = 100_000
+_MOST_GUESSED = 64
 _NICE = [ord(c) for c in "a0A-_ :/.1"]
 
 
@@ -79,7 +80,7 @@ def after(node: Node, code: int) -> Node:
 @functools.lru_cache(maxsize=4096)
 def completion(node: Node) -> str | None:
     """A shortest text of the node (for an ordinary pattern; else found within a bound), None where it is too long."""
-    return _shortest(node) if is_plain(node) else _searched(node)[0]
+    return _shortest(node)
 
 
 def is_empty(node: Node) -> bool:
@@ -122,16 +123,26 @@ def _shortest(node: Node) -> str | None:
     if isinstance(node, Chars):
         return chr(_nice(node.chars)) if node.chars else None
     if isinstance(node, Seq):
-        parts = [_shortest(item) for item in node.items]
+        parts = [completion(item) for item in node.items]
         return None if None in parts else "".join(part or "" for part in parts)
     if isinstance(node, Alt):
-        found = [text for text in map(_shortest, sorted(node.options, key=min_width)[:8]) if text is not None]
+        found = [text for text in map(completion, sorted(node.options, key=min_width)[:8]) if text is not None]
         return min(found, key=len, default=None)
+    if isinstance(node, (And, Not)):
+        return "" if nullable(node) else _guessed(node) or _searched(node)[0]
     assert isinstance(node, Repeat)
     if node.low == 0:
         return ""
-    one = _shortest(node.item)
+    one = completion(node.item)
     return None if one is None or len(one) * node.low > _MOST_CHARACTERS else one * node.low
+
+
+def _guessed(node: Node) -> str | None:
+    """A text of an intersection that is the shortest one of a part, and therefore of the whole."""
+    parts = node.parts if isinstance(node, And) else ()
+    texts = [text for text in (_shortest(part) for part in parts if is_plain(part)) if text is not None]
+    found = [text for text in texts if len(text) <= _MOST_GUESSED and matches(node, text)]
+    return min(found, key=len, default=None)
 
 
 def _nice(chars: CharSet) -> int:

@@ -135,9 +135,12 @@ class Outline:
         self._tokens: dict[Node, _Token] = {}
         self._cells: dict[tuple[int, int], _Cell] = {}
         self._texts: dict[str, str] = {}
+        self._settled = False  # whether the rules' texts are final
         if len(rules) > _MOST_RULES:
             raise OutlineError("too many rules")
+        self._known: dict[int, str | None] = {}
         self._shortest_rules()
+        self._settled = True
         if root not in self._texts:
             raise OutlineError("no finite text is known")
         self.start = self._place([(Ref(root), None)])
@@ -296,7 +299,7 @@ class Outline:
     def _shortest_rules(self) -> None:
         for _ in range(_MOST_ROUNDS):
             grew = False
-            for name, node in reversed(self._rules.items()):
+            for name, node in reversed(list(self._rules.items())):
                 text = self._shortest(node)
                 if text is not None and (name not in self._texts or len(text) < len(self._texts[name])):
                     self._texts[name] = text
@@ -325,6 +328,13 @@ class Outline:
 
     def _shortest(self, item: Node | _Seen) -> str | None:
         """The shortest text of an item, as far as those of the rules are known."""
+        if not self._settled or not isinstance(item, (Seq, Alt, Bag)):
+            return self._found(item)
+        if id(item) not in self._known:
+            self._known[id(item)] = self._found(item)
+        return self._known[id(item)]
+
+    def _found(self, item: Node | _Seen) -> str | None:
         if isinstance(item, Ref):
             return self._texts.get(item.name)
         if isinstance(item, (Token, Foreign, Chars)):

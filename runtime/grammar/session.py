@@ -61,6 +61,8 @@ class Session:
         self._vocabulary = vocabulary
         self._accepted = list(accepted)
         self._ended = ended
+        # Forced bytes that were held back, and after how many tokens.
+        self._held: tuple[int, bytes] | None = None
 
     def accept(self, token_id: int) -> bool:
         """Advances over a token; False, and no change, where the grammar does not allow it.
@@ -91,6 +93,8 @@ class Session:
             row[:] = 0
             return
         self._core.fill(row)
+        if self._held is not None and self._held[0] == len(self._accepted):
+            self._keep_whole(row, self._held[1])
         self._check_alive(None if row.any() else "it allows no token although the text is not finished")
 
     def rollback(self, num_tokens: int) -> None:
@@ -107,7 +111,9 @@ class Session:
 
     def fork(self) -> Session:
         """An independent matcher in the same state."""
-        return Session(self._core.copy(), self._vocabulary, self._accepted, self._ended)
+        other = Session(self._core.copy(), self._vocabulary, self._accepted, self._ended)
+        other._held = self._held
+        return other
 
     def is_complete(self) -> bool:
         """Whether the text so far is a whole value, so that it may end here."""
@@ -124,7 +130,20 @@ class Session:
         forced = self._core.forced_bytes()
         if not forced:
             return []
-        return forced_ids(forced, self._accepted, self._vocabulary, self._mask_after)
+        ids = forced_ids(forced, self._accepted, self._vocabulary, self._mask_after)
+        self._held = None if ids else (len(self._accepted), forced)
+        return ids
+
+    def _keep_whole(self, row: Mask, held: bytes) -> None:
+        """Leaves the tokens that begin with the bytes held back, so that the model never sees an odd split of them.
+
+        Where no allowed token begins with all of them, with as many of them as one does.
+        """
+        for size in range(len(held), 0, -1):
+            whole = row & self._vocabulary.beginning_mask(held[:size])
+            if whole.any():
+                row[:] = whole
+                return
 
     def _check_alive(self, problem: str | None = None) -> None:
         problem = self._core.error() or problem

@@ -20,6 +20,8 @@ from .matcher import Mask, mask_words
 
 __all__ = ["Vocabulary"]
 
+_MOST_MASKS = 256
+
 
 class Vocabulary:
     """The tokens of a model, as a grammar sees them. Immutable; may be used from many threads.
@@ -53,6 +55,7 @@ class Vocabulary:
             )
         self.special_ids = frozenset(special_ids) | self.end_ids
         self._hf_tokenizer = hf_tokenizer
+        self._beginning: dict[bytes, Mask] = {}
         padded = [*token_bytes, *[b""] * (vocab_size - len(token_bytes))]
         self.names = tuple(padded)
         """What each id is called, special ones by their spelling."""
@@ -69,6 +72,20 @@ class Vocabulary:
         low = bisect_right(keys, start)  # past `start` itself, which sorts before all that go on from it
         high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
         return ids[low:high]
+
+    def beginning_mask(self, start: bytes) -> Mask:
+        """The ids of tokens that begin with `start`, itself included."""
+        mask = self._beginning.get(start)
+        if mask is None:
+            if len(self._beginning) >= _MOST_MASKS:
+                self._beginning.clear()
+            mask = self.empty_mask()
+            words = mask.view(np.uint32)
+            own = self._by_bytes.get(start)
+            for token_id in [*self.longer_than(start), *([] if own is None else [own])]:
+                words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+            self._beginning[start] = mask
+        return mask
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text as the tokenizer spells it; no special token is read out of it.

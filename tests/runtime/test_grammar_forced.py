@@ -46,6 +46,20 @@ def test_structure_is_forced_and_the_tail_held_back() -> None:
     assert matcher.forced_tokens() == []
 
 
+def test_what_is_held_back_is_not_split() -> None:
+    matcher = start(Constraint.of(SCHEMA, strict=True), '{"name":')
+    # " " is forced and then a quote; the token that has both is the only one that begins with all of it.
+    assert spelled(matcher.forced_tokens()) == [b' "']
+    held = start(Constraint.choices(["xname", "xnams"]), "x")
+    row = compiler_of().vocabulary.empty_mask()
+    held.fill_mask(row)
+    assert row[ord("n") >> 5] >> (ord("n") & 31) & 1
+    assert held.forced_tokens() == []
+    held.fill_mask(row)
+    kept = [i for i in range(END) if row[i >> 5] >> (i & 31) & 1]
+    assert [TOKENS[i] for i in kept] == [b"name", b"nam"]
+
+
 def test_nothing_is_forced_where_there_is_a_choice_or_an_end() -> None:
     assert start(Constraint.choices(["ab", "b"])).forced_tokens() == []
     assert start(Constraint.regex("a*")).forced_tokens() == []
