@@ -46,6 +46,7 @@ class Count:
     false_rejects: list[str] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     other_order: int = 0
+    by_file: dict[str, list[int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -89,6 +90,8 @@ def count_schemas(
     found = Count(rows=len(rows))
     for row in rows:
         began = time.perf_counter()
+        own = found.by_file.setdefault(str(row.get("file", "")), [0, 0, 0])
+        own[0] += 1
         try:
             check = make(row["schema"], documents)
         except ConstraintError as error:
@@ -97,6 +100,7 @@ def count_schemas(
         finally:
             found.seconds += time.perf_counter() - began
         found.compiled += 1
+        own[1] += 1
         bad = [v for v in row["invalid"] if any(map(check, spellings(v)))]
         lost = [v for v in row["valid"] if not any(map(check, spellings(v)))]
         if reach is not None:
@@ -104,6 +108,7 @@ def count_schemas(
             lost = [v for v in lost if not reach(row["schema"], documents, v)]
             found.other_order -= len(lost)
         tally(found, row, bad, lost)
+        own[2] += not bad and not lost
     return found
 
 
@@ -240,6 +245,7 @@ def main() -> None:
     parser.add_argument("--suites", default=os.environ.get("RADICEL_SUITES", "../shared/suites"))
     parser.add_argument("--tokenizer", help="a folder with a tokenizer; default: one byte a token")
     parser.add_argument("--engine", choices=("radicel", "llguidance"), default="radicel")
+    parser.add_argument("--keywords", action="store_true", help="a table per keyword (file of the test suites)")
     parser.add_argument("--verbose", action="store_true", help="list every wrong case")
     options = parser.parse_args()
     folder, tokenizer = Path(options.suites), None
@@ -251,16 +257,26 @@ def main() -> None:
     reach = reachable if options.engine == "radicel" else None
     print("| suite | rows | compiled | right | false accepts / invalid | false rejects / valid | compile, mean ms |")
     print("|---|---|---|---|---|---|---|")
-    for name in SCHEMA_SUITES:
+    for name in () if options.keywords else SCHEMA_SUITES:
         rows = read(folder, name)
         documents = remotes(folder) if name.startswith("json_schema") else {}
         report(name, count_schemas(rows, documents, make, reach), options.verbose)
+    if options.keywords:
+        for name in SCHEMA_SUITES[:2]:
+            by_keyword(name, count_schemas(read(folder, name), remotes(folder), make, reach))
+        return
     if options.engine == "radicel":
         for name in REGEX_SUITES:
             report(name, count_regexes(read(folder, name), tokenizer), options.verbose)
         must = read(folder, "regex_must_refuse")
         refused = count_regexes([{**row, "accept": [], "reject": []} for row in must], tokenizer).refused
         print(f"\nregex_must_refuse: {sum(refused.values())} of {len(must)} refused")
+
+
+def by_keyword(name: str, found: Count) -> None:
+    print(f"\n| {name} | rows | compiled | right |\n|---|---|---|---|")
+    for file, (rows, compiled, right) in sorted(found.by_file.items()):
+        print(f"| {file.removeprefix('optional/')} | {rows} | {compiled} | {right} |")
 
 
 def report(name: str, found: Count, verbose: bool) -> None:
