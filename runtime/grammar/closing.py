@@ -7,7 +7,9 @@ that leaves the completion itself. What the outline cannot follow is left as it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,35 +19,42 @@ from .matcher import CompiledGrammar, Mask, Matcher
 from .outline import Outline, OutlineError, Place
 from .vocabulary import Vocabulary
 
-__all__ = ["ClosingGrammar", "ClosingMatcher", "closing"]
+__all__ = ["ClosingGrammar", "ClosingMatcher"]
 
 _MOST_TRIED = 48
 _FEED = 64
 _ZONE = 12
 _SPARE = 3
+_FAR = 4_000
 _MOST_KNOWN = 10_000
 
 
-def closing(inner: CompiledGrammar, constraint: Constraint, vocabulary: Vocabulary) -> CompiledGrammar:
-    """The grammar with matchers that close their texts in time; itself, where it has no outline."""
-    try:
-        outline = Outline(*constraint_rules(constraint, vocabulary.tool_format))
-    except OutlineError:
-        return inner
-    return ClosingGrammar(inner, outline, vocabulary)
-
-
 class ClosingGrammar:
-    """A `CompiledGrammar` whose matchers close their texts in time."""
+    """A `CompiledGrammar` whose matchers close their texts in time.
 
-    def __init__(self, inner: CompiledGrammar, outline: Outline, vocabulary: Vocabulary) -> None:
+    The outline is made when it is first needed, or ahead by `prepare`: compiling need not wait for it.
+    """
+
+    def __init__(self, inner: CompiledGrammar, constraint: Constraint, vocabulary: Vocabulary) -> None:
         self._inner = inner
-        self._outline = outline
+        self._constraint = constraint
         self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._made = False
+        self._outline: Outline | None = None
 
     def matcher(self) -> ClosingMatcher:
         """A fresh matcher at the start."""
-        return ClosingMatcher(self._inner.matcher(), self._outline, self._vocabulary)
+        return ClosingMatcher(self._inner.matcher(), self.prepare, self._vocabulary)
+
+    def prepare(self) -> Outline | None:
+        """The outline, made once; None where the grammar has none."""
+        with self._lock:
+            if not self._made:
+                with contextlib.suppress(OutlineError, RecursionError):
+                    self._outline = Outline(*constraint_rules(self._constraint, self._vocabulary.tool_format))
+                self._made = True
+            return self._outline
 
 
 class ClosingMatcher:
@@ -53,15 +62,15 @@ class ClosingMatcher:
 
     closes = True
 
-    def __init__(self, inner: Matcher, outline: Outline, vocabulary: Vocabulary) -> None:
+    def __init__(self, inner: Matcher, outline: Callable[[], Outline | None], vocabulary: Vocabulary) -> None:
         self._inner = inner
-        self._outline: Outline | None = outline
-        self._outline_tokens = outline.tokens
+        self._prepare: Callable[[], Outline | None] | None = outline
+        self._outline: Outline | None = None
         self._vocabulary = vocabulary
         self._data = bytearray()
         self._lengths: list[int] = []
         self._at = 0  # bytes of the data that the place stands behind
-        self._place = outline.start
+        self._place = Place(())
 
     def accept(self, token_id: int) -> bool:
         """Advances over a token."""
@@ -96,6 +105,10 @@ class ClosingMatcher:
     def fill_mask_within(self, row: Mask, remaining: int) -> None:
         """Writes the mask of the ids after which the text can end within `remaining` tokens, the next one included."""
         self._inner.fill_mask(row)
+        if self._prepare is not None and remaining <= _FAR:
+            self._outline, self._prepare = self._prepare(), None
+            if self._outline is not None:
+                self._place = self._outline.start
         if self._outline is None:
             return
         try:
@@ -118,7 +131,7 @@ class ClosingMatcher:
     def _narrow(self, row: Mask, remaining: int, outline: Outline) -> None:
         behind = len(self._data) - self._at
         if outline.most_tokens is None:
-            outline.most_tokens = self._tokens(outline.longest)
+            outline.most_tokens = self._tokens(outline, outline.longest)
         # One token may begin several things, each of which must then be finished.
         zone = _ZONE + min(16 * outline.most_tokens, 4 * outline.most_tokens + 32)
         if remaining > 4 * zone + behind:
@@ -147,7 +160,7 @@ class ClosingMatcher:
         """Tokens that finish the text from a place, where a character may have begun; None where none are known."""
         if not begun:
             rest = outline.completion(place)
-            return None if rest is None else self._tokens(rest)
+            return None if rest is None else self._tokens(outline, rest)
         for tail in (b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\xa0\x80", b"\x80\x80\x80", b"\x90\x80\x80"):
             try:
                 char = (begun + tail).decode()
@@ -156,20 +169,20 @@ class ClosingMatcher:
             later = outline.step(place, char)
             rest = outline.completion(later) if later.readings else None
             if rest is not None:
-                return len(tail) + self._tokens(rest)
+                return len(tail) + self._tokens(outline, rest)
         return None
 
-    def _tokens(self, text: str) -> int:
+    def _tokens(self, outline: Outline, text: str) -> int:
         """Tokens that spell the text at most: in one spelling or the other."""
         if not text:
             return 0
-        known = self._outline_tokens.get(text)
+        known = outline.tokens.get(text)
         if known is None:
-            if len(self._outline_tokens) > _MOST_KNOWN:
-                self._outline_tokens.clear()
+            if len(outline.tokens) > _MOST_KNOWN:
+                outline.tokens.clear()
             vocabulary = self._vocabulary
             known = max(len(vocabulary.longest_fit(text.encode())), len(vocabulary.encode(text)))
-            known = self._outline_tokens[text] = known + (_SPARE if len(text) > 1 else 0)
+            known = outline.tokens[text] = known + (_SPARE if len(text) > 1 else 0)
         return known
 
     def _fitting(self, row: Mask, remaining: int, outline: Outline) -> Mask | None:

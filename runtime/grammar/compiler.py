@@ -15,7 +15,7 @@ from ...constraint import Constraint
 from ...errors import BackendClosedError, ConstraintError
 from .cache import BoundedCache
 from .choice import engine_for
-from .closing import closing
+from .closing import ClosingGrammar
 from .llguidance_engine import LLGuidanceEngine
 from .matcher import CompiledGrammar
 from .vocabulary import Vocabulary
@@ -99,7 +99,18 @@ class GrammarCompiler:
             self._check_open()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
-            return self._pool.submit(self.compile, constraint)
+            compiling = self._pool.submit(self.compile, constraint)
+        compiling.add_done_callback(self._prepare)
+        return compiling
+
+    def _prepare(self, compiled: Future[CompiledGrammar]) -> None:
+        """Has the outline made before a step needs it."""
+        if compiled.cancelled() or compiled.exception() is not None:
+            return
+        made = compiled.result()
+        with self._lock:
+            if isinstance(made, ClosingGrammar) and self._pool is not None:
+                self._pool.submit(made.prepare)
 
     def close(self) -> None:
         """Ends the workers and drops the cache. A second call does nothing."""
@@ -123,7 +134,7 @@ class GrammarCompiler:
         try:
             compiled = engine.compile(constraint)
             if constraint.on_budget == "close":
-                return closing(compiled, constraint, self.vocabulary)
+                return ClosingGrammar(compiled, constraint, self.vocabulary)
             return compiled
         except ConstraintError:
             raise

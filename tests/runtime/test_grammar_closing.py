@@ -66,7 +66,9 @@ def test_a_random_model_ends_whole_within_its_budget(made: Constraint, least: st
 
 def written(made: Constraint, budget: int, draw: random.Random) -> tuple[str, bool]:
     compiler = _byte_compiler()
-    matcher = ClosingMatcher(compiler.compile(made).matcher(), Outline(*constraint_rules(made)), compiler.vocabulary)
+    matcher = ClosingMatcher(
+        compiler.compile(made).matcher(), lambda: Outline(*constraint_rules(made)), compiler.vocabulary
+    )
     row = compiler.vocabulary.empty_mask()
     out = bytearray()
     while len(out) < budget and not matcher.is_terminated():
