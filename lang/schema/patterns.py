@@ -17,7 +17,7 @@ from ..errors import ConstraintError
 from . import charsets
 from .ecma import to_python
 from .regex_anchors import language
-from .regex_ast import EMPTY, NOTHING, Alt, Chars, Node, max_width, min_width, negation, seq
+from .regex_ast import EMPTY, NOTHING, Alt, Node, char, max_width, min_width, negation, seq
 from .regex_parse import RegexParser
 from .regex_run import is_empty, matches
 from .regex_text import is_ordinary, read_node, spell_node
@@ -112,7 +112,7 @@ def _tree(texts: list[str], depth: int) -> Node:
         same = list(group)
         # Sorted, so what the first and the last share, all share.
         shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(same[0], same[-1])))
-        start = [Chars(charsets.of_ranges([(ord(c), ord(c))])) for c in same[0][depth:shared]]
+        start = [char(c) for c in same[0][depth:shared]]
         options.append(seq(*start, _tree(same, shared)))
     return Alt(tuple(options)) if len(options) > 1 else options[0]
 

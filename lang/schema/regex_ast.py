@@ -18,7 +18,7 @@ from .charsets import CharSet
 
 __all__ = [
     "ANYTHING", "EMPTY", "NOTHING", "Alt", "Anchor", "And", "Chars", "Leaf", "Look", "Node", "Not", "Repeat", "Seq",
-    "alt", "both", "ends", "is_plain", "max_width", "min_width", "negation", "nullable", "repeat", "seq", "write",
+    "alt", "both", "char", "ends", "is_plain", "max_width", "min_width", "negation", "nullable", "repeat", "seq", "write",
 ]  # fmt: skip
 
 
@@ -97,11 +97,25 @@ NOTHING: Node = Alt(())
 ANYTHING: Node = Repeat(Chars(charsets.ANY), 0, None)
 
 
+def char(one: str) -> Node:
+    """One character."""
+    return _one_char(one)
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_char(one: str) -> Node:
+    return Chars(charsets.of_ranges([(ord(one), ord(one))]))
+
+
+def _is_nothing(node: Node) -> bool:
+    return (isinstance(node, Chars) and not node.chars) or (isinstance(node, Alt) and not node.options)
+
+
 def seq(*items: Node) -> Node:
     """The items one after the other, flattened."""
     flat: list[Node] = []
     for item in items:
-        if item == NOTHING or item == Chars(()):
+        if _is_nothing(item):
             return NOTHING
         flat.extend(item.items if isinstance(item, Seq) else (item,))
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
@@ -112,7 +126,7 @@ def alt(*options: Node) -> Node:
     found: dict[Node, None] = {}
     for option in options:
         for one in option.options if isinstance(option, Alt) else (option,):
-            if one != Chars(()):
+            if not _is_nothing(one):
                 found[one] = None
     flat = tuple(found)
     return flat[0] if len(flat) == 1 else Alt(flat)
@@ -122,7 +136,7 @@ def repeat(item: Node, low: int, high: int | None) -> Node:
     """The item so many times."""
     if item == EMPTY or high == 0:
         return EMPTY
-    if item == NOTHING or item == Chars(()):
+    if _is_nothing(item):
         return EMPTY if low == 0 else NOTHING
     return item if (low, high) == (1, 1) else Repeat(item, low, high)
 
@@ -132,7 +146,7 @@ def both(*parts: Node) -> Node:
     flat: list[Node] = []
     for part in parts:
         for one in part.parts if isinstance(part, And) else (part,):
-            if one == NOTHING or one == Chars(()):
+            if _is_nothing(one):
                 return NOTHING
             if one != ANYTHING and one not in flat:
                 flat.append(one)
@@ -256,6 +270,7 @@ def _times(node: Repeat) -> str:
     return f"{{{node.low}}}" if node.low == node.high else f"{{{node.low},{high}}}"
 
 
+@functools.lru_cache(maxsize=4096)
 def _write_chars(chars: CharSet, engine: bool) -> str:
     if chars == charsets.ANY:
         return "(?s:.)"
