@@ -18,7 +18,8 @@ from .charsets import CharSet
 
 __all__ = [
     "ANYTHING", "EMPTY", "NOTHING", "Alt", "Anchor", "And", "Chars", "Leaf", "Look", "Node", "Not", "Repeat", "Seq",
-    "alt", "both", "char", "ends", "is_plain", "max_width", "min_width", "negation", "nullable", "repeat", "seq", "write",
+    "alt", "both", "char", "ends", "is_plain", "max_width", "min_width", "negation", "nullable", "repeat", "seq",
+    "write",
 ]  # fmt: skip
 
 
