@@ -119,11 +119,10 @@ class Executor(Lifetime):
     def run_body(self, body: Callable[[], Any]) -> None:
         """Runs the body here and now. Raises nothing: what the body raises is kept in `body_error`."""
         outer = _body_here()
-        self._leave_queue()
-        self.waves.work()
+        if not self._leave_queue(at_work=True):
+            self.waves.work()
         if outer is not None:
-            outer.waves.rest()
-            outer.waves.check()
+            outer.waves.leave()
         token = _current.set(self)
         self._thread = threading.get_ident()
         value, error = None, None
@@ -140,8 +139,7 @@ class Executor(Lifetime):
         self.end_body(value, error)
         if outer is not None:
             outer.waves.work()
-        self.waves.rest()
-        self.waves.check()
+        self.waves.leave()
 
     def queue(self, pool: BodyPool, body: Callable[[], None]) -> None:
         """The body, which calls `run_body`, waits for a thread of the pool."""
@@ -149,10 +147,11 @@ class Executor(Lifetime):
         self.waves.queue(pool)
         pool.put(self.task)
 
-    def _leave_queue(self) -> None:
+    def _leave_queue(self, at_work: bool) -> bool:
         pool, self._queued_in = self._queued_in, None
         if pool is not None:
-            self.waves.unqueue(pool)
+            self.waves.unqueue(pool, at_work)
+        return pool is not None
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as its body is to be run here: as it is."""
@@ -325,7 +324,7 @@ class Executor(Lifetime):
         body = self.task.claim() if self.task is not None else None
         if body is not None:
             self.end_body(error=error)
-            self._leave_queue()
+            self._leave_queue(at_work=False)
             dispatcher.put(self.waves.check)  # whoever cancels many programs has cancelled them all by then
         for child in children:
             child.cancel(error)

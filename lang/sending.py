@@ -5,8 +5,9 @@ In: nodes that were recorded together (`waves.py`), each with the executor whose
     release    a wave closes: its nodes are lowered together, those that can start are sent
     send       nodes whose text before them is known now: those of one graph are submitted together
 
-A graph is a plan. Where none can be made (one node, a backend that cannot encode), requests go out in the order in
-which they were recorded; where the backend takes no hints, in the order of the graph.
+Where the backend takes no hints, requests go out in the order of the graph all the same, which serves any cache of
+prefixes. Where no graph is made, they go out by item, then as they were recorded; so they do to a mock, whose queue of
+replies was written in that order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .backend import Backend, GenerateRequest, GraphSession, Handle, OnText, PlannedRequest, ScoreRequest
+from .backends.mock import MockBackend
 from .bindings import Cell
 from .graph import RequestGraph
 from .ir import Node
@@ -57,8 +59,9 @@ def release(wave: Sequence[Ready], backend: Backend, *, planned: bool = True) ->
         backend: of all of them.
         planned: whether a graph is made of them.
     """
-    live = [ready for ready in wave if not ready.cell.done]
-    graph = _lowered(live, backend) if planned and len(live) > 1 else None
+    live = sorted((ready for ready in wave if not ready.cell.done), key=_item)
+    planned = planned and len(live) > 1 and not isinstance(backend, MockBackend)
+    graph = _lowered(live, backend) if planned else None
     sent = SentGraph(backend, graph, [ready.cell for ready in live])
     able, over = [], []
     for number, index in enumerate(range(len(live)) if graph is None else graph.order):
@@ -97,11 +100,10 @@ class SentGraph:
         self._backend = backend
         self._lock = threading.Lock()
         self._left = len(cells)
-        self._session: GraphSession | None = None
-        if graph is not None:
-            self._session = _session(backend)
-        if graph is not None and self._session is not None:
-            self._keeps = Keeps(graph, lambda index: _length(cells[index].written))
+        self._hinted: tuple[GraphSession, Keeps] | None = None  # until all nodes are done
+        session = None if graph is None else _session(backend)
+        if graph is not None and session is not None:
+            self._hinted = session, Keeps(graph, lambda index: _length(cells[index].written))
 
     def submit(self, part: list[Ready]) -> list[Ready]:
         """Submits nodes of this graph; returns those that can be submitted after it."""
@@ -109,11 +111,14 @@ class SentGraph:
             part.sort(key=_number)
         more: list[Ready] = []
         asked = self._asked(part, more)
-        for ready, handle in self._planned(list(asked)) if self._session is not None else self._plain(asked):
-            if isinstance(handle, Exception):
-                more += ready.executor.settle(ready.cell, handle)
-            else:
+        hinted = self._hinted
+        for ready, handle in self._plain(asked) if hinted is None else self._planned(list(asked), *hinted):
+            try:
+                if isinstance(handle, Exception):
+                    raise handle
                 more += ready.executor.take(ready.cell, handle)
+            except Exception as error:  # also of a backend that returns no handle
+                more += ready.executor.settle(ready.cell, error)
         return more
 
     def over(self, cells: Iterable[Cell]) -> None:
@@ -125,14 +130,17 @@ class SentGraph:
             self._left -= len(done)
             last = self._left == 0
             dropped = [cell.place.number for cell in done if cell.place is not None and not cell.sent]
-            if self._session is None:
+            if self._hinted is None:
                 return
-            self._keeps.withdrawn(dropped)
+            session, keeps = self._hinted
+            keeps.withdrawn(dropped)
+            if last:
+                self._hinted = None  # it knows the nodes of others, whose states may be gone
         with _harmless():
             if last:
-                self._session.close()
+                session.close()
             elif dropped:
-                self._session.withdraw(dropped)
+                session.withdraw(dropped)
 
     def _asked(self, part: Iterable[Ready], more: list[Ready]) -> Iterator[tuple[Ready, Any]]:
         """The nodes with what they ask for; those that cannot ask are settled, what they set free is in `more`."""
@@ -156,17 +164,18 @@ class SentGraph:
             except Exception as error:
                 yield ready, error
 
-    def _planned(self, asked: list[tuple[Ready, Any]]) -> Iterable[tuple[Ready, Handle[Any] | Exception]]:
-        assert self._session is not None
+    def _planned(
+        self, asked: list[tuple[Ready, Any]], session: GraphSession, keeps: Keeps
+    ) -> Iterable[tuple[Ready, Handle[Any] | Exception]]:
         places = [_number(ready) for ready, _ in asked]
         with self._lock:
-            keeps = self._keeps.of(places)
+            hints = keeps.of(places)
         planned = [
             PlannedRequest(request, place, keep, _on_text(ready, request))
-            for (ready, request), place, keep in zip(asked, places, keeps)
+            for (ready, request), place, keep in zip(asked, places, hints)
         ]
         try:
-            handles: Sequence[Handle[Any] | Exception] = self._session.submit(planned) if planned else []
+            handles: Sequence[Handle[Any] | Exception] = session.submit(planned) if planned else []
         except Exception as error:
             handles = [error] * len(planned)
         return (
@@ -178,6 +187,10 @@ class SentGraph:
         if not is_checked(request):
             return handle
         return retrying(handle, request, self._backend.submit, ready.executor.on_text(ready.cell))
+
+
+def _item(ready: Ready) -> int:
+    return ready.executor.item or 0
 
 
 def _number(ready: Ready) -> int:
@@ -205,7 +218,7 @@ def _lowered(wave: Sequence[Ready], backend: Backend) -> RequestGraph | None:
             [ready.cell.node for ready in wave],
             backend,
             written=lambda node: cells[node].written,
-            items=[ready.executor.item or 0 for ready in wave],
+            items=[_item(ready) for ready in wave],
         )
     except Exception:  # what is wrong with a request is said when it is submitted
         _log.warning("no graph can be made of %d requests; they go out as recorded", len(wave), exc_info=True)

@@ -19,14 +19,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .backend import Backend
 from .pool import BodyPool, dispatcher
 from .sending import Ready, release, send
-
-if TYPE_CHECKING:
-    from .executor import Executor
 
 __all__ = ["Waves"]
 
@@ -34,7 +31,7 @@ TICK_S = 0.005
 QUIET_TICKS = 2  # one tick alone may be late, where the whole process stood still
 FIRST_OPEN_S = 2.0  # the first wave should be the whole batch
 LATER_OPEN_S = 0.2
-MOST_OF_ONE = 1000  # nodes of one program: a body that appends for ever must get to run
+MANY_OF_ONE = 1000  # nodes of one program: what a body appends for ever must get to run
 _FEW = 16  # nodes that are compiled at once also where other things wait for the thread
 
 
@@ -55,7 +52,6 @@ class Waves:
         self._direct = os.environ.get("RADICEL_WAVES") == "0"
         self._lock = threading.Lock()
         self._recorded: list[Ready] = []
-        self._recorded_of: Counter[Executor] = Counter()
         self._opened = 0.0
         self._at_work = 0
         self._queued: Counter[BodyPool] = Counter()
@@ -76,31 +72,38 @@ class Waves:
         with self._lock:
             self._at_work -= 1
 
+    def leave(self, block: bool = True) -> None:
+        """`rest` and `check`.
+
+        Args:
+            block: whether this thread may be used to compile a wave; an event loop's may not.
+        """
+        with self._lock:
+            self._at_work -= 1
+            wave = self._complete()
+        self._release(wave, block)
+
     def queue(self, pool: BodyPool) -> None:
         """A body waits for a thread of the pool."""
         with self._lock:
             self._queued[pool] += 1
 
-    def unqueue(self, pool: BodyPool) -> None:
-        """It does no longer."""
+    def unqueue(self, pool: BodyPool, at_work: bool) -> None:
+        """It does no longer; it is at work now, or was dropped."""
         with self._lock:
+            self._at_work += at_work
             self._queued[pool] -= 1
             if not self._queued[pool]:
                 del self._queued[pool]
 
     @contextlib.contextmanager
     def starting(self, block: bool = True) -> Iterator[None]:
-        """While bodies are being started: no wave is complete before they all are.
-
-        Args:
-            block: whether this thread may be used to compile a wave; an event loop's may not.
-        """
+        """While bodies are being started: no wave is complete before they all are. `block` as in `leave`."""
         self.work()
         try:
             yield
         finally:
-            self.rest()
-            self.check(block)
+            self.leave(block)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -113,30 +116,32 @@ class Waves:
             if not self._recorded:
                 self._opened = time.monotonic()
             self._recorded.append(ready)
-            self._recorded_of[ready.executor] += 1
-            self._seen += 1
             ticks, self._ticking = not self._ticking, True
             outside = self._at_work == 0 and not self._queued
-            many = self._recorded_of[ready.executor] >= MOST_OF_ONE
+            many = len(ready.executor.cells) % MANY_OF_ONE == 0
             wave = self._take() if outside or many else []
         if ticks:
             dispatcher.later(TICK_S, self._tick)
         self._release(wave)
 
-    def check(self, block: bool = True) -> None:
+    def check(self) -> None:
         """Closes the wave if no body is at work. Called without a lock, and by no body that is at work."""
         if not self._recorded:
             return
         with self._lock:
-            if self._at_work > 0 or not all(pool.is_stuck() for pool in self._queued):
-                return
-            wave = self._take()
-        self._release(wave, block)
+            wave = self._complete()
+        self._release(wave)
+
+    def _complete(self) -> list[Ready]:
+        """The wave, if no body is at work."""
+        if not self._recorded or self._at_work > 0 or not all(pool.is_stuck() for pool in self._queued):
+            return []
+        return self._take()
 
     def _take(self) -> list[Ready]:
         wave, self._recorded = self._recorded, []
-        self._recorded_of.clear()
-        self.count += bool(wave)
+        self.count += 1
+        self._seen = 0
         return wave
 
     def _release(self, wave: list[Ready], block: bool = True) -> None:
@@ -154,8 +159,8 @@ class Waves:
             if not self._recorded:
                 self._ticking, self._quiet = False, 0
                 return
-            self._quiet = self._quiet + 1 if self._seen == 0 else 0
-            self._seen = 0
+            self._quiet = self._quiet + 1 if self._seen == len(self._recorded) else 0
+            self._seen = len(self._recorded)
             longest = LATER_OPEN_S if self.count else FIRST_OPEN_S
             if self._quiet >= QUIET_TICKS or time.monotonic() - self._opened > longest:
                 wave = self._take()
@@ -185,5 +190,4 @@ class Waves:
         try:
             send(more for one in answered for more in one.executor.receive(one.cell))
         finally:
-            self.rest()
-            self.check()
+            self.leave()

@@ -9,7 +9,7 @@ import time
 import pytest
 from radicel import MockBackend, Reply, errors, function, gen, select, waves
 from radicel.backend import Handle
-from radicel.pool import dispatcher
+from radicel.pool import bodies, dispatcher
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -272,7 +272,8 @@ def test_a_body_that_waits_for_a_program_it_started_gives_its_place(threads):
     assert [state.ret_value for state in states] == ["vvv"] * 40
 
 
-def test_bodies_may_wait_as_many_as_the_backend_runs(held):
+def test_bodies_may_wait_as_many_as_the_backend_runs(held, monkeypatch):
+    monkeypatch.setattr(bodies, "_limit", bodies._limit)
     held.max_running = 300
     run = Run(lambda: reads.run_batch([(i,) for i in range(300)], backend=held))
     held.wait(300)
@@ -326,6 +327,22 @@ def test_a_prefix_that_later_requests_need_is_named_once(graphs):
         graphs.wait(i + 1)
         next(h for h in graphs.held if not h.future.done()).answer(text)
     run.join()
+
+
+def test_a_mock_s_replies_are_used_by_item_and_then_as_written():
+    @function
+    def forks(s, x):
+        with s.fork(12) as b:
+            b += lambda i: f"{i}" + gen("v")
+
+    @function
+    def p(s, x):
+        s += f"{x}" + gen("v")
+
+    state = forks.run(1, backend=MockBackend([str(i) for i in range(12)]))
+    assert state["v"] == [str(i) for i in range(12)]
+    states = p.run_batch([(i,) for i in range(50)], backend=MockBackend([str(i) for i in range(50)]))
+    assert [state["v"] for state in states] == [str(i) for i in range(50)]
 
 
 def test_independent_gens_of_one_program_run_side_by_side(held):
@@ -477,6 +494,18 @@ def test_a_graph_that_cannot_be_made_costs_only_the_order(monkeypatch, held, cap
     run.join()
     assert texts(held.held)[:2] == ["q:b", "q:a"]
     assert "no graph can be made of 4 requests" in caplog.text
+
+
+def test_a_backend_that_returns_no_handle_fails_its_nodes_and_hangs_nobody(held):
+    held.submit = lambda request, on_text=None: None
+
+    @function
+    def p(s, x):
+        s += gen("a")
+        s.fork(1).__iadd__(gen("b"))
+
+    states = p.run_batch([(1,), (2,)], backend=held)
+    assert [type(state.error()) for state in states] == [AttributeError] * 2
 
 
 # --- the off switch -------------------------------------------------------------------------------------------------
