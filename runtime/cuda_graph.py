@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ Replay = Callable[[], Outputs]
 _log = logging.getLogger("radicel")
 
 
+@runtime_checkable
 class FixedAttention(Protocol):
     """An `Attention` whose metadata can stay where a graph expects it."""
 
@@ -131,7 +132,7 @@ def capture(call: Replay, pool: Any = None) -> tuple[Replay, Any]:
     The call runs once before: compiling kernels and making library handles cannot be captured.
     """
     free = torch.cuda.mem_get_info()[0]
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         call()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidValueError
 from .attention import make_attention
 from .batch import SampleBatch, StepBatch, StepResult
-from .cuda_graph import DecodeGraphs
+from .cuda_graph import DecodeGraphs, FixedAttention
 from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
@@ -106,7 +106,7 @@ class ModelRunner:
         )
         self._logit_chunk = max(1, LOGIT_BYTES // (4 * self.vocab_size))
         self._graphs: DecodeGraphs | None = None
-        if cuda_graphs and self.device.type == "cuda" and hasattr(self._attention, "fixed_meta"):
+        if cuda_graphs and self.device.type == "cuda" and isinstance(self._attention, FixedAttention):
             most = min(num_rows, self._logit_chunk)
             self._graphs = DecodeGraphs(model, self._kv, self._attention, most=most)
 

@@ -27,6 +27,7 @@ _ZONE = 12
 _SPARE = 3
 _FAR = 4_000
 _MOST_KNOWN = 10_000
+_MOST_CONTINUED = 3  # bytes of a character after its first, each of which may be a token
 
 
 class ClosingGrammar:
@@ -192,11 +193,14 @@ class ClosingMatcher:
         allowed = vocabulary.empty_mask()
         for end in vocabulary.end_ids:
             _copy(row, allowed, end)
-        if self._place.in_free_string and not begun:
-            # More characters make nothing longer: what fitted before takes one token less of the rest.
-            need = self._need(outline, self._place, b"")
-            if need is not None and need < remaining:
+        if self._place.in_free_string:
+            # More characters make nothing longer: what fitted before takes one token less of the rest. One that is
+            # only begun takes some more to be finished.
+            need = self._need(outline, self._place, begun)
+            if need is not None and need < remaining and not begun:
                 allowed |= row & vocabulary.plain_mask
+            if need is not None and need + _MOST_CONTINUED < remaining:
+                allowed |= row & vocabulary.partial_mask
         best: tuple[int, int] | None = None
         for token_id in self._candidates(row & ~allowed, outline):
             need = self._need_after(outline, begun + vocabulary.text_bytes[token_id])

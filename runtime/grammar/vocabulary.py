@@ -8,7 +8,7 @@ No torch here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -116,13 +116,16 @@ class Vocabulary:
     @cached_property
     def plain_mask(self) -> Mask:
         """The ids of whole characters that stand for themselves in a JSON string."""
+        return self._mask_where(lambda data: _stands_for_itself(data) and _is_whole(data))
+
+    @cached_property
+    def partial_mask(self) -> Mask:
+        """The ids that begin or end inside a character, all of which stand for themselves in a JSON string."""
+        return self._mask_where(lambda data: _stands_for_itself(data) and not _is_whole(data))
+
+    def _mask_where(self, holds: Callable[[bytes], bool]) -> Mask:
         allowed = np.zeros(mask_words(self.size) * 32, np.bool_)
-        for token_id, data in enumerate(self.text_bytes):
-            try:
-                text = data.decode()
-            except UnicodeDecodeError:
-                continue
-            allowed[token_id] = bool(text) and not any(char in '"\\<' or char < " " for char in text)
+        allowed[: self.size] = [bool(data) and holds(data) for data in self.text_bytes]
         mask: Mask = np.packbits(allowed, bitorder="little").view(np.int32)
         return mask
 
@@ -169,3 +172,15 @@ class Vocabulary:
     @cached_property
     def _longest(self) -> int:
         return max(map(len, self.text_bytes), default=0)
+
+
+def _stands_for_itself(data: bytes) -> bool:
+    return not any(byte in b'"\\<' or byte < 0x20 for byte in data)
+
+
+def _is_whole(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

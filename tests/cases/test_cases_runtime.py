@@ -447,9 +447,11 @@ def test_b62_no_endless_white_space(rt: LocalRuntime) -> None:
 
 
 def test_b63_a_cut_value_is_never_silent(rt: LocalRuntime) -> None:
+    how = {"ignore_eos": True, "on_budget": "truncate"}
+
     @function
     def program(s: Any) -> None:
-        s += "x" + gen("a", max_tokens=12, schema={"type": "string", "minLength": 1}, ignore_eos=True, seed=1)
+        s += "x" + gen("a", max_tokens=12, schema={"type": "string", "minLength": 1}, seed=1, **how)
 
     quote = rt.tokenizer('"').input_ids
     state = program.run(backend=rt, sampling={"logit_bias": dict.fromkeys(quote, -100.0)}, stream=True)

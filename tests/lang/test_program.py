@@ -214,12 +214,18 @@ def test_sglang_spellings_of_gen(alias, name):
         p.run({alias: True, name: True}, backend=mock)
 
 
-@pytest.mark.parametrize("name", ["any_order", "validate", "on_budget", "thinking", "tools"])
-def test_arguments_of_later_versions_are_refused_by_name(name):
-    value = {"validate": print, "on_budget": "close", "tools": [print]}.get(name, True)
-    with pytest.raises(errors.UnsupportedError, match=name):
+@pytest.mark.parametrize("name", ["any_order", "validate", "on_budget", "thinking"])
+def test_arguments_of_a_constraint_need_one(name):
+    value = {"validate": "after", "on_budget": "close"}.get(name, True)
+    with pytest.raises(errors.ConstraintError, match=name):
         gen("x", **{name: value})
     gen("x", **{name: None})
+    gen("x", schema={"type": "object"}, **{name: value})
+
+
+def test_a_tool_has_arguments_with_names():
+    with pytest.raises(errors.ConstraintError, match=r"\*args"):
+        gen("x", tools=[print])
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_bad_item_takes_no_other_with_it(runtime: LocalRuntime) -> None:
     assert [type(s.error()) for s in states] == [type(None), errors.ContextLengthError, type(None)]
     assert states[0]["a"]
     assert states[2]["a"]
-    with pytest.raises(errors.BatchError, match="items 1") as caught:
+    with pytest.raises(errors.BatchError, match="item 1: ContextLengthError") as caught:
         answer.run_batch(items, backend=runtime, on_error="raise")
     assert caught.value.states[2]["a"] == states[2]["a"]
     results = runtime.generate(["one", "x" * 5_000, "two"], temperature=0, max_tokens=3)

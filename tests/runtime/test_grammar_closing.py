@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from radicel.constraint import Constraint
+from radicel.runtime.grammar import GrammarCompiler, mask_words
 from radicel.runtime.grammar.closing import ClosingMatcher
 from radicel.runtime.grammar.outline import Outline
 from radicel.schema.constraint_rules import constraint_rules
@@ -117,3 +118,15 @@ def test_a_left_recursive_grammar_has_no_outline_and_runs_all_the_same() -> None
     matcher = _byte_compiler().compile(made).matcher()
     assert matcher.accept(ord("a"))
     assert matcher.is_complete()
+
+
+@pytest.mark.parametrize("text", ["Åsa", "客单价", "a😀b", "ｧﾌﾎ"])
+def test_characters_of_several_tokens_stay_allowed_while_they_fit(text: str) -> None:
+    compiler = GrammarCompiler([bytes([i]) for i in range(256)], vocab_size=257, end_ids=frozenset({256}))
+    matcher = compiler.compile(Constraint.of(dict[str, str])).matcher()
+    data = ('{"a": "' + text + '"}').encode()
+    for position, byte in enumerate(data):
+        row = np.zeros(mask_words(257), np.int32)
+        matcher.fill_mask_within(row, len(data) - position + 12)
+        assert row[byte >> 5] >> (byte & 31) & 1, data[:position]
+        assert matcher.accept(byte)

@@ -309,8 +309,9 @@ def test_a_cancelled_batch_leaves_nothing_in_the_runtime(tiny_llama: Path) -> No
         threading.Timer(0.3, lambda: [s._stream.executor.cancel() for s in kept]).start()
         kept = [launch.state for launch in states.gi_frame.f_locals["self"]._launches]
         assert all(state.error() is not None for state in states)
-        while rt.stats().running or rt.stats().waiting:
+        until = time.monotonic() + 20  # the graph is closed when its last launch is done with it
+        while rt.stats().running or rt.stats().waiting or len(rt._engine.scheduler.leases):
+            assert time.monotonic() < until, rt.stats()
             time.sleep(0.001)
         assert rt.stats().kv_used == 0
-        assert len(rt._engine.scheduler.leases) == 0
         rt.check()
