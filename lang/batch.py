@@ -51,10 +51,6 @@ class Batch:
         if isinstance(items, (str, bytes, Mapping)):
             raise TypeError(f"a batch is a list of dicts or tuples, not a {type(items).__name__}")
         self._launches = [launch(*_arguments(index, item)) for index, item in enumerate(items)]
-        if self._pool is bodies and self._launches:
-            # What a backend can run at a time, bodies can wait for.
-            most = getattr(self._launches[0].executor.backend, "max_running", 0)
-            bodies.allow(most if isinstance(most, int) else 0)
         self._waves = _shared_waves([launch.executor for launch in self._launches])
 
     def run(self, progress_bar: bool) -> list[State]:

@@ -1,7 +1,7 @@
 """One run of one program: its nodes and what became of them, its body, and when all of it is done.
 
 In: nodes, as a `Stream` records them; the body; a backend.
-Out: their `Cell`s, which become done in any order; `finished` when the body and every cell are.
+Out: their `Cell`s (`cells.py`), which become done in any order; `finished` when the body and every cell are.
 
 Nodes go to the program's `Waves`, which say when they are compiled together, and are sent by `sending.py`. No thread
 belongs to a program or a value: a node is submitted by whoever closes its wave, or by the dispatcher when the last
@@ -10,29 +10,23 @@ request before it ends. Everything that changes is guarded by `changed`; backend
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
-from .backend import Backend, Handle, OnText
+from .backend import Backend
 from .bindings import Cell
 from .calls import UnstartedCall
+from .cells import Cells
 from .errors import CancelledError
-from .ir import Node, frontier, prompt_of
-from .lifetime import Lifetime
+from .ir import Node, frontier
 from .pool import BodyPool, Task, dispatcher, in_worker, while_blocked
-from .prompt import Generated, Prompt
-from .requests import Outcome, outcome
-from .sending import Ready, SentGraph
+from .sending import Ready
 from .waves import Waves
 
 __all__ = ["Executor", "current", "start_calls_of_caller"]
-
-_MOST_NOTES = 16  # a backend may raise one error for many requests
 
 _current: ContextVar[Executor | None] = ContextVar("radicel_program", default=None)
 
@@ -64,7 +58,7 @@ def start_calls_of_caller() -> None:
         program.start_calls()
 
 
-class Executor(Lifetime):
+class Executor(Cells):
     """One run of one program.
 
     Args:
@@ -74,11 +68,8 @@ class Executor(Lifetime):
 
     Attributes:
         finished: whether body, cells and the programs it started are done (`Lifetime`).
-        cells: of the generating nodes, in the order they were recorded.
         body_done, ret_value, body_error: what became of the body.
         seen: errors that reads raised in the body; if it goes on, it has dealt with them.
-        waves: what its nodes are compiled with: those of its batch, and of the programs that they start.
-        item: which item of a batch it is, or was started by.
         calls: programs that the body called and that are neither started nor inlined yet.
         task: the body, while it waits for a thread.
     """
@@ -87,17 +78,14 @@ class Executor(Lifetime):
     """What a program that the body calls, by its name, is launched with instead of a `Launch` (`tracer.py`)."""
 
     def __init__(self, backend: Backend, *, stream: bool = False, parent: Executor | None = None) -> None:
-        self.backend = backend
-        self.stream = stream
-        self.parent = parent
         shared = parent is not None and parent.waves.backend is backend
-        self.waves = parent.waves if parent is not None and shared else Waves(backend)
-        self.item = parent.item if parent is not None else None
-        super().__init__()
+        super().__init__(parent.waves if parent is not None and shared else Waves(backend), stream=stream)
+        self.backend = backend
+        self.parent = parent
+        self.item: int | None = parent.item if parent is not None else None
         self._waiting: list[_Waiting] = []
         self._thread: int | None = None
         self._queued_in: BodyPool | None = None
-        self.cells: dict[Node, Cell] = {}
         self.children: list[Executor] = []
         self.calls: list[UnstartedCall] = []
         self.task: Task | None = None
@@ -199,116 +187,11 @@ class Executor(Lifetime):
         self.waves.record(Ready(self, cell))
         return cell
 
-    def prompt(self, tip: Node | None) -> Prompt:
-        """The prompt up to and including `tip`, whose text must be known."""
-        return prompt_of(tip, self._written)
-
     def fresh_number(self) -> int:
         """A number that was not given before, for the name of a value that has none."""
         with self.changed:
             self._unnamed += 1
             return self._unnamed
-
-    def _written(self, node: Node) -> Generated:
-        written = self.cells[node].written
-        assert written is not None, f"{node} has no text yet"
-        return written
-
-    # --- requests, for `sending.py` ---------------------------------------------------------------------------------
-
-    def claim(self, cell: Cell) -> bool:
-        """Whether the cell is to be sent now, by the caller."""
-        with self.changed:
-            claimed = not (cell.is_done or cell.sent)
-            cell.sent = cell.sent or claimed
-        return claimed
-
-    def on_text(self, cell: Cell) -> OnText | None:
-        """What takes the cell's text as it appears, where that is wanted."""
-        return partial(self._on_text, cell) if self.stream else None
-
-    def take(self, cell: Cell, handle: Handle[Any]) -> list[Ready]:
-        """The cell's request is in flight; returns what can be sent after it, where it ended on the spot."""
-        with self.changed:
-            cell.handle, cancelled = handle, cell.done
-        if cancelled:
-            handle.cancel()
-            return []
-        if handle.future.done():
-            return self.receive(cell)
-        self.waves.expect(Ready(self, cell), handle.future)
-        return []
-
-    def receive(self, cell: Cell) -> list[Ready]:
-        """Takes the result of a request that ended; returns the cells that can be sent now."""
-        assert cell.handle is not None
-        try:
-            result = outcome(cell.node, cell.handle.future.result())
-        except concurrent.futures.CancelledError:
-            return self.settle(cell, CancelledError(f"the request for {cell.name!r} was cancelled"))
-        except BaseException as error:
-            return self.settle(cell, error)
-        return self.settle(cell, result)
-
-    def settle(self, cell: Cell, result: Outcome | BaseException) -> list[Ready]:
-        """Makes a cell done, and after a failure the cells that need it; returns those that can be sent now."""
-        ready: list[Ready] = []
-        settled: list[Cell] = []
-        error = result.fault if isinstance(result, Outcome) else result
-        if error is not None:
-            self._blame(cell, error)
-        todo = [(cell, result)]
-        with self.changed:
-            while todo:
-                cell, result = todo.pop()
-                if cell.done:
-                    continue
-                settled.append(cell)
-                cell.is_done = True
-                if isinstance(result, Outcome):
-                    cell.generations, cell.written, cell.fault = result.generations, result.written, result.fault
-                else:
-                    vars(result).setdefault("_radicel_traceback", result.__traceback__)
-                    cell.failure = result
-                for dependent in cell.dependents:
-                    dependent.blockers -= 1
-                    if cell.failure is not None:
-                        dependent.dropped = dependent.dropped or cell.dropped
-                        todo.append((dependent, cell.failure))
-                    elif dependent.blockers == 0 and dependent.place is not None and not dependent.done:
-                        ready.append(Ready(self, dependent))
-                cell.dependents = []
-            self.notify()
-        self._over(settled)
-        self.release(len(settled))
-        return ready
-
-    def _on_text(self, cell: Cell, sample: int, piece: str) -> None:
-        if sample == 0 and piece:
-            with self.changed:
-                if not cell.done:
-                    cell.pieces.append(piece)
-                    self.notify()
-
-    def _over(self, settled: Iterable[Cell]) -> None:
-        """Tells the graphs of these cells that they are done."""
-        graphs: dict[SentGraph, list[Cell]] = {}
-        for cell in settled:
-            if cell.place is not None:
-                graphs.setdefault(cell.place.graph, []).append(cell)
-        for graph, cells in graphs.items():
-            graph.over(cells)
-
-    def _blame(self, cell: Cell, error: BaseException) -> None:
-        """Notes at the error which node failed, where it was recorded, and in which item of a batch."""
-        if isinstance(error, CancelledError):
-            return
-        item = "" if self.item is None else f", item {self.item} of the batch"
-        where = "" if cell.node.site is None else f" at {cell.node.site.file}:{cell.node.site.line}"
-        note = f"{cell.node.op.value} {cell.name!r}{where}{item}"
-        notes = vars(error).setdefault("__notes__", [])
-        if note not in notes and len(notes) < _MOST_NOTES:
-            notes.append(note)
 
     # --- cancelling -------------------------------------------------------------------------------------------------
 
@@ -329,21 +212,6 @@ class Executor(Lifetime):
         for child in children:
             child.cancel(error)
         self.cancel_cells(cells, error)
-
-    def cancel_cells(self, cells: Iterable[Cell], error: CancelledError) -> None:
-        """Fails those of `cells` that are not done, and stops their requests."""
-        for cell in cells:
-            if not cell.done:
-                self.settle(cell, error)
-                if cell.handle is not None:
-                    cell.handle.cancel()
-
-    def drop(self, cells: Iterable[Cell]) -> None:
-        """`cancel_cells` for values that nobody will read: their failures, also earlier ones, do not count."""
-        unread = list(cells)
-        for cell in unread:
-            cell.dropped = True
-        self.cancel_cells(unread, CancelledError("the branch was dropped before its value came"))
 
     @property
     def is_cancelled(self) -> bool:

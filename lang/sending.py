@@ -30,7 +30,7 @@ from .requests import request_of, submit
 from .retries import is_checked, retrying
 
 if TYPE_CHECKING:
-    from .executor import Executor
+    from .cells import Cells
 
 __all__ = ["Place", "Ready", "SentGraph", "release", "send"]
 
@@ -40,7 +40,7 @@ _log = logging.getLogger("radicel")
 class Ready(NamedTuple):
     """A node to be sent, and whose it is."""
 
-    executor: Executor
+    executor: Cells
     cell: Cell
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from .backend import Backend
-from .pool import BodyPool, dispatcher
+from .pool import BodyPool, bodies, dispatcher
 from .sending import Ready, release, send
 
 __all__ = ["Waves"]
@@ -55,6 +55,7 @@ class Waves:
         self._opened = 0.0
         self._at_work = 0
         self._queued: Counter[BodyPool] = Counter()
+        self._allowed = False
         self._ticking = False
         self._seen = 0
         self._quiet = 0
@@ -85,6 +86,10 @@ class Waves:
 
     def queue(self, pool: BodyPool) -> None:
         """A body waits for a thread of the pool."""
+        if pool is bodies and not self._allowed:
+            self._allowed = True
+            most = getattr(self.backend, "max_running", 0)  # so many values bodies can wait for at a time
+            pool.allow(most if isinstance(most, int) else 0)
         with self._lock:
             self._queued[pool] += 1
 
