@@ -61,7 +61,8 @@ class Keeps:
 def _continuations(graph: RequestGraph) -> dict[int, list[int]]:
     """Per place the places of the requests whose prompts begin with its prompt and what it writes."""
     place_of = {index: place for place, index in enumerate(graph.order)}
-    tree, found = graph.tree, {}
+    tree = graph.tree
+    found: dict[int, list[int]] = {}
     for request in graph.requests:
         if not request.needs or request.error is not None:
             continue

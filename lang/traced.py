@@ -258,6 +258,9 @@ class TraceLaunch(Launch):
 class _NoBackend:
     """Whatever would reach a backend ends the trace."""
 
+    max_running = 0
+    """What a batch asks to know how many bodies may wait: nothing waits in a trace."""
+
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
