@@ -370,8 +370,11 @@ except KeyboardInterrupt:
     assert runtime.stats().kv_used == 0
     assert runtime.generate("still here", max_tokens=2, ignore_eos=True).meta.completion_tokens == 2
     runtime.close()
-    time.sleep(0.2)
-    left = [t.name for t in threading.enumerate() if t is not threading.main_thread() and "radicel" in t.name.lower()]
+    until = time.monotonic() + 10
+    while left := [t.name for t in threading.enumerate() if "radicel" in t.name.lower()]:
+        if time.monotonic() > until:
+            break
+        time.sleep(0.01)
     print("interrupted cleanly" if not left else f"threads left: {left}")
 else:
     print("never interrupted")
