@@ -3,6 +3,7 @@
 #   make demo       install, fetch the embedded model, run examples/extract_contacts.py
 #   make test       lint, types and the default tests (under 10 minutes on 2 cores)
 #   make test-all   the same with the slow tests (under 40 minutes on 2 cores)
+#   make test-gpu   what needs an NVIDIA GPU
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +18,7 @@ FARM := build/types
 PYTEST = RADICEL_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-.PHONY: demo test test-all lint types format model install install-dev farm clean
+.PHONY: demo test test-all test-gpu lint types format model install install-dev farm clean
 
 demo: model
 	$(BIN)/python examples/extract_contacts.py
@@ -27,6 +28,9 @@ test: lint types model
 
 test-all: lint types model
 	$(PYTEST)
+
+test-gpu: install-dev model
+	RADICEL_REQUIRE_MODEL=1 $(BIN)/python -m pytest tests/gpu tests/kernels -m gpu $(PYTEST_ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .
