@@ -135,6 +135,7 @@ def engine_config(config: RuntimeConfig) -> EngineConfig:
         prefix_cache=config.prefix_cache,
         leases=config.leases,
         forced_runs=config.forced_runs,
+        overlap=config.overlap,
         check_invariants=config.check_invariants,
     )
 

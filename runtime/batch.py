@@ -30,6 +30,7 @@ __all__ = [
     "Segment",
     "StepBatch",
     "StepResult",
+    "StepTimes",
 ]
 
 Int = NDArray[np.int32]
@@ -77,7 +78,8 @@ class StepBatch:
     """The ragged batch of one step. B sequences, T = sum(q_lens) tokens, R rows whose logits are wanted.
 
     Attributes:
-        token_ids: int64 [T], the new tokens, sequence after sequence.
+        token_ids: int64 [T], the new tokens, sequence after sequence. A negative one is not known yet: -1 - i is what
+            row i of the last `SampleBatch` gave, which is on the device already.
         positions: int64 [T], position of each in its sequence.
         slots: int64 [T], where its key and value go (`TRASH_SLOT` where the tree already holds them).
         rows: int32 [B], page-table row of each sequence.
@@ -181,6 +183,22 @@ class SampleBatch:
     end_ids: Sequence[frozenset[int]]
 
 
+class StepTimes(NamedTuple):
+    """Seconds by the device's clock.
+
+    Attributes:
+        before: since the end of the step before; nothing ran.
+        forward: the forward pass.
+        between: until sampling was launched; nothing ran.
+        sampling: sampling, look-ups and the copies of their results.
+    """
+
+    before: float
+    forward: float
+    between: float
+    sampling: float
+
+
 @dataclass(frozen=True)
 class StepResult:
     """What a step gave, on the CPU.
@@ -192,6 +210,7 @@ class StepResult:
         query_logprobs: [Q].
         query_top: query → {id: logprob}, where wanted.
         end_logprobs: [E].
+        times: by the device's clock; None where there is none.
     """
 
     token_ids: list[int]
@@ -200,6 +219,7 @@ class StepResult:
     query_logprobs: list[float]
     query_top: Mapping[int, dict[int, float]]
     end_logprobs: list[float]
+    times: StepTimes | None = None
 
 
 class PendingStep(Protocol):
@@ -213,13 +233,19 @@ class PendingStep(Protocol):
 class Runner(Protocol):
     """The model as the engine sees it (`model_runner.py`; tests use a fake). Used by the engine's thread only.
 
+    Steps run on the device in the order in which they are launched, page-table updates included: what a step reads
+    may be given to others as soon as it is launched.
+
     Attributes:
+        asynchronous: whether the device works beside the CPU, so that it pays to launch a step before the one before
+            it was read.
         vocab_size: width of a logit row; ids at or above the tokenizer's size are never sampled.
         num_slots: slots of the KV pool, `TRASH_SLOT` included.
         num_rows: rows of the page table.
         context_length: most tokens of a sequence, prompt and output.
     """
 
+    asynchronous: bool
     vocab_size: int
     num_slots: int
     num_rows: int

@@ -20,7 +20,7 @@ from .kv_cache import KVCache, upload
 from .models import CausalLM
 from .models.layers import Step
 
-__all__ = ["DecodeGraphs", "FixedAttention", "capture", "graph_sizes"]
+__all__ = ["DecodeGraphs", "FixedAttention", "capture", "graph_sizes", "known"]
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, Tensor]
@@ -57,6 +57,7 @@ class DecodeGraphs:
 
     Args:
         model, kv, attention: as the runner has them; none of their tensors may move.
+        sampled: int64, the ids that the last step sampled, always at this address.
         most: most rows of a step that is replayed.
         capture: makes a replay of a call; tests pass one that captures nothing.
     """
@@ -67,12 +68,14 @@ class DecodeGraphs:
         kv: KVCache,
         attention: FixedAttention,
         *,
+        sampled: Tensor,
         most: int,
         capture: Callable[[Replay], Replay] | None = None,
     ) -> None:
         self._model = model
         self._kv = kv
         self._attention = attention
+        self._sampled = sampled
         self._sizes = graph_sizes(most)
         self._inputs = torch.full((3, most), TRASH_SLOT, dtype=torch.int64, device=model.device)
         self._graphs: dict[int, Replay] = {}
@@ -109,10 +112,16 @@ class DecodeGraphs:
         return hidden[: batch.num_seqs], logits[: batch.num_seqs]
 
     def _step(self, size: int) -> Outputs:
-        token_ids, positions, slots = self._inputs[:, :size].unbind(0)
+        ids, positions, slots = self._inputs[:, :size].unbind(0)
+        token_ids = known(ids, self._sampled)
         meta = self._attention.fixed_meta(self._kv.page_table, size)
         hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
         return hidden, self._model.logits(hidden)
+
+
+def known(token_ids: Tensor, sampled: Tensor) -> Tensor:
+    """The ids of a step, where those that a `StepBatch` names by their row are taken from what was sampled last."""
+    return torch.where(token_ids < 0, sampled[(-1 - token_ids).clamp_(min=0)], token_ids)
 
 
 class _Capture:

@@ -2,7 +2,7 @@
 
 In: sequences (`submit`, `cancel`), from any thread. Out: calls of their listeners, on the engine's thread.
 
-`_step` is the map of the system. Ownership: a sequence is its caller's until `submit` returns, then the engine's until
+`_step` is the map of the system, and `stepper.py` what a step does. Ownership: a sequence is its caller's until `submit` returns, then the engine's until
 its listener is called, once. `_live` holds every sequence between the two, whatever happens in a step: so whoever is
 owed an answer gets one, also when a step raises (`EngineDeadError`) or the engine is closed (`BackendClosedError`).
 """
@@ -33,9 +33,9 @@ from .invariants import check_invariants
 from .leases import Graph
 from .outcome import Outcomes
 from .request import FinishReason, Sequence, SequenceResult, SequenceState
-from .scheduler import Plan, Scheduler
+from .scheduler import Scheduler
 from .stats import Counters, RuntimeStats
-from .steps import build_samples, build_step
+from .stepper import Stepper
 
 __all__ = ["Engine", "EngineConfig"]
 
@@ -64,6 +64,9 @@ class Engine:
             num_rows=runner.num_rows,
             counters=self.counters,
             begin=self._outcomes.begin,
+        )
+        self._stepper = Stepper(
+            self.scheduler, runner, self._outcomes, self.counters, overlap=self.config.overlap, fail=self._fail
         )
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
@@ -167,7 +170,7 @@ class Engine:
 
     def check(self) -> None:
         """Raises AssertionError where an invariant does not hold; looks between two steps."""
-        self._between_steps(lambda: check_invariants(self.scheduler))
+        self._between_steps(lambda: check_invariants(self.scheduler, self._stepper.in_flight))
 
     def _between_steps(self, call: Callable[[], None]) -> None:
         """Calls where no step is under way: on the engine's thread, or here where that does not run."""
@@ -200,29 +203,12 @@ class Engine:
             raise
 
     def _step(self) -> bool:
-        began = time.perf_counter()
         self._receive()
-        plan = self.scheduler.schedule()
-        if plan.works:
-            self._run(plan)
-            self.counters.steps += 1
-            self.counters.busy_s += time.perf_counter() - began
-        for seq in plan.done:
-            self._outcomes.settle(seq)
+        worked = self._stepper.step()
         if self.config.check_invariants:
-            check_invariants(self.scheduler)
+            check_invariants(self.scheduler, self._stepper.in_flight)
         self._publish()
-        return bool(plan.works or plan.done)
-
-    def _run(self, plan: Plan) -> None:
-        batch = build_step(plan.works, plan.updates, plan.chains)
-        launched = time.perf_counter()
-        output = self.runner.forward(batch)
-        samples = build_samples(plan.works, self.runner, self._fail)  # fills masks while the device works
-        self._note_first_step(plan)
-        result = self.runner.sample(output, samples).read()
-        self.counters.device_s += time.perf_counter() - launched
-        self._outcomes.apply(plan, result)
+        return worked
 
     def _receive(self) -> None:
         with self._wake:
@@ -262,12 +248,6 @@ class Engine:
         dropped = self.scheduler.placement.flush()
         _log.debug("dropped %d cached tokens", dropped)
         self._snapshot = self._take_snapshot()
-
-    def _note_first_step(self, plan: Plan) -> None:
-        now = time.monotonic()
-        for work in plan.works:
-            if work.seq.first_step_at is None:
-                work.seq.first_step_at = now
 
     def _finish(self, seq: Sequence, reason: FinishReason) -> None:
         if seq.state is SequenceState.FINISHED:
@@ -321,6 +301,7 @@ class Engine:
 
     def _let_go(self) -> None:
         """Nobody uses runner and scheduler any more."""
+        self._stepper.drain()
         for seq in [*self.scheduler.running, *self.scheduler.waiting]:
             self.scheduler.remove(seq)
         self._snapshot = self._take_snapshot()
@@ -338,6 +319,7 @@ class Engine:
                     or self._notes
                     or self.scheduler.running
                     or self.scheduler.waiting
+                    or self._stepper.in_flight
                 )
             )
             return not self._closing

@@ -1,6 +1,6 @@
 """The invariants of scheduler, tree and pool, checked between two steps.
 
-In: a scheduler. Out: nothing, or an AssertionError that says what is broken.
+In: a scheduler, and the sequences of the step in flight. Out: nothing, or an AssertionError that says what is broken.
 
 - Every slot but the trash slot is free, cached or owned, exactly one of them, and the sizes say the same.
 - No live row points to a free slot: a running sequence's prefix is on a locked path, its own slots are its alone.
@@ -12,6 +12,7 @@ In: a scheduler. Out: nothing, or an AssertionError that says what is broken.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from .scheduler import Scheduler
 __all__ = ["check_invariants"]
 
 
-def check_invariants(scheduler: Scheduler) -> None:
+def check_invariants(scheduler: Scheduler, in_flight: Collection[Sequence] = ()) -> None:
     """Raises AssertionError where an invariant does not hold. Cost: proportional to the pool and the live tokens."""
     scheduler.placement.pool.check()
     scheduler.waiting.check()
@@ -35,7 +36,7 @@ def check_invariants(scheduler: Scheduler) -> None:
     is_free = np.zeros(scheduler.placement.pool.capacity + 1, dtype=np.bool_)
     is_free[scheduler.placement.pool.free_slots()] = True
     for seq in scheduler.running:
-        _check_running(scheduler, seq, is_free)
+        _check_running(scheduler, seq, is_free, seq in in_flight)
     for seq in scheduler.waiting:
         held = (seq.row, seq.node, seq.own_slots, seq.tree_len)
         assert held == (-1, None, [], 0), f"{seq.id} waits and holds {held}"
@@ -60,10 +61,15 @@ def _check_rows(scheduler: Scheduler) -> None:
     assert all(row >= 0 for row in rows), "a running sequence has no row"
 
 
-def _check_running(scheduler: Scheduler, seq: Sequence, is_free: NDArray[np.bool_]) -> None:
+def _check_running(scheduler: Scheduler, seq: Sequence, is_free: NDArray[np.bool_], in_flight: bool) -> None:
     assert seq.state is SequenceState.RUNNING, f"{seq.id} runs and is {seq.state}"
-    assert seq.pos <= seq.kv_len <= len(seq) == len(seq.tokens), (seq.id, seq.pos, seq.kv_len, len(seq))
-    assert seq.pos <= seq.first_logits(), f"{seq.id} ran past position {seq.first_logits()}, whose logits it wants"
+    unread = seq.unread >= 0
+    assert in_flight or not unread, f"{seq.id} waits for a token that no step samples"
+    assert seq.pos <= seq.kv_len <= len(seq) + unread, (seq.id, seq.pos, seq.kv_len, len(seq))
+    assert len(seq) == len(seq.tokens), (seq.id, len(seq), len(seq.tokens))
+    if not in_flight:
+        wanted = seq.first_logits()
+        assert seq.pos <= wanted, f"{seq.id} ran past position {wanted}, whose logits it wants"
     if seq.node is None:
         assert not scheduler.config.prefix_cache, f"{seq.id} runs outside the tree"
         return

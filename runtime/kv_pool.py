@@ -65,7 +65,7 @@ class SlotPool:
         return slots
 
     def give_back(self, slots: Slots) -> None:
-        """Takes slots back; nobody may read or write them any more.
+        """Takes slots back; nobody may read or write them any more, but steps that were launched before.
 
         Raises:
             ValueError: one of them is free already, or is `TRASH_SLOT`, or comes twice.

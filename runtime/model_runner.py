@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidValueError
 from .attention import make_attention
-from .batch import SampleBatch, StepBatch, StepResult
-from .cuda_graph import DecodeGraphs, FixedAttention
+from .batch import SampleBatch, StepBatch, StepResult, StepTimes
+from .cuda_graph import DecodeGraphs, FixedAttention, known
 from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
@@ -80,6 +80,7 @@ class ModelRunner:
             raise InvalidValueError(f"context_length={context_length} must be 1 to {model.context_length}")
         if kv_slots < 2 or num_rows < 1:
             raise InvalidValueError(f"kv_slots={kv_slots} must be at least 2, num_rows={num_rows} at least 1")
+        self.asynchronous = model.device.type == "cuda"
         self.vocab_size = config.vocab_size
         self.sample_vocab = min(sample_vocab or config.vocab_size, config.vocab_size)
         self.num_slots = kv_slots
@@ -105,10 +106,12 @@ class ModelRunner:
             dtype=model.dtype,
         )
         self._logit_chunk = max(1, LOGIT_BYTES // (4 * self.vocab_size))
+        self._sampled = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
+        self._clock = _Clock() if self.device.type == "cuda" else None
         self._graphs: DecodeGraphs | None = None
         if cuda_graphs and self.device.type == "cuda" and isinstance(self._attention, FixedAttention):
             most = min(num_rows, self._logit_chunk)
-            self._graphs = DecodeGraphs(model, self._kv, self._attention, most=most)
+            self._graphs = DecodeGraphs(model, self._kv, self._attention, sampled=self._sampled, most=most)
 
     def forward(self, batch: StepBatch) -> StepOutput:
         """Launches the step: page-table updates, all layers, and the LM head where its output is small enough.
@@ -118,14 +121,17 @@ class ModelRunner:
         """
         self._check(batch)
         with torch.inference_mode():
+            if self._clock is not None:
+                self._clock.forward_begins()
             self._kv.update(batch.updates)
             if self._graphs is not None and self._graphs.takes(batch):
                 replayed = self._graphs.run(batch)
                 if replayed is not None:
-                    return StepOutput(*replayed, self._model.logits)
+                    return self._launched(StepOutput(*replayed, self._model.logits))
             all_rows = len(batch.logit_rows) == batch.num_tokens
+            token_ids = upload(batch.token_ids, self.device)
             step = Step(
-                token_ids=upload(batch.token_ids, self.device),
+                token_ids=known(token_ids, self._sampled) if (batch.token_ids < 0).any() else token_ids,
                 positions=upload(batch.positions, self.device),
                 slots=upload(batch.slots, self.device),
                 logit_rows=None if all_rows else upload(batch.logit_rows, self.device),
@@ -135,22 +141,30 @@ class ModelRunner:
             )
             hidden = self._model.forward(step)
             few = len(hidden) <= self._logit_chunk
-            return StepOutput(hidden, self._model.logits(hidden) if few else None, self._model.logits)
+            return self._launched(StepOutput(hidden, self._model.logits(hidden) if few else None, self._model.logits))
+
+    def _launched(self, output: StepOutput) -> StepOutput:
+        if self._clock is not None:
+            self._clock.forward_ends()
+        return output
 
     def sample(self, output: StepOutput, batch: SampleBatch) -> Pending:
-        """Launches sampling and look-ups.
+        """Launches sampling and look-ups. The sampled ids stay on the device for the next step.
 
         Raises:
             InvalidValueError: a row or a token id outside its bounds.
         """
         self._check_sample(output, batch)
         with torch.inference_mode():
+            if self._clock is not None:
+                self._clock.sampling_begins()
             if len(batch.rows):
                 ids = choose(output.rows(batch.rows), batch, self.sample_vocab)
             else:
                 ids = torch.empty(0, dtype=torch.int64, device=self.device)
             found = look_up(output.rows, batch, ids, vocab=self.sample_vocab, chunk=self._logit_chunk)
-            return Pending(ids, found)
+            self._sampled[: len(ids)] = ids
+            return Pending(ids, found, self._clock)
 
     def penalty_state(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> TokenCounts:
         """Counts for a sequence with penalties."""
@@ -158,7 +172,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Frees the device's memory; the runner is of no use afterwards."""
-        for name in ("_graphs", "_kv", "_model", "_attention"):
+        for name in ("_graphs", "_kv", "_model", "_attention", "_sampled"):
             self.__dict__.pop(name, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -175,7 +189,7 @@ class ModelRunner:
         _bounds("positions", batch.positions, 0, self.context_length)
         _bounds("rows", batch.rows, 0, self.num_rows)
         _bounds("slots", batch.slots, 0, self.num_slots)
-        _bounds("token_ids", batch.token_ids, 0, self.vocab_size)
+        _bounds("token_ids", batch.token_ids, -self.num_rows, self.vocab_size)
         _bounds("logit_rows", batch.logit_rows, 0, num_tokens)
         if (np.diff(batch.logit_rows) <= 0).any():
             raise InvalidValueError("logit_rows must increase")
@@ -189,29 +203,60 @@ class ModelRunner:
         _bounds("end_ids", np.asarray(ends, np.int64), 0, self.vocab_size)
 
 
+class _Clock:
+    """Events on the device's stream: between what launches of a step it had nothing to do."""
+
+    def __init__(self) -> None:
+        self._marks: list[torch.cuda.Event] = []
+        self._end = _mark()
+
+    def forward_begins(self) -> None:
+        """The next launches are a step's."""
+        self._marks = [self._end, _mark()]
+
+    def forward_ends(self) -> None:
+        """The forward pass is launched whole."""
+        self._marks.append(_mark())
+
+    def sampling_begins(self) -> None:
+        """What is launched next had to wait for masks."""
+        self._marks.append(_mark())
+
+    def step_ends(self) -> list[torch.cuda.Event]:
+        """The five events of a step: the end of the one before, forward pass, sampling."""
+        self._end = _mark()
+        return [*self._marks, self._end]
+
+
 class Pending:
     """The `PendingStep`: results on their way to pinned memory, behind an event."""
 
-    def __init__(self, ids: Tensor, found: Found) -> None:
+    def __init__(self, ids: Tensor, found: Found, clock: _Clock | None) -> None:
         tensors = [ids, found.sampled, found.queries, found.ends]
         self._tops = found.tops
         for top in found.tops:
             tensors += [top.values, top.ids]
         self._host = [_to_host(tensor) for tensor in tensors]
-        self._event = torch.cuda.Event() if ids.is_cuda else None  # type: ignore[no-untyped-call]
-        if self._event is not None:
-            self._event.record(torch.cuda.current_stream(ids.device))
+        self._events = clock.step_ends() if clock is not None else []
 
     def read(self) -> StepResult:
         """Waits for the device and returns the results."""
-        if self._event is not None:
-            self._event.synchronize()
+        times = None
+        if self._events:
+            self._events[-1].synchronize()
+            times = StepTimes(*(a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:])))
         ids, sampled, queries, ends, *tops = (tensor.tolist() for tensor in self._host)
         top_logprobs: dict[int, dict[int, float]] = {}
         query_top: dict[int, dict[int, float]] = {}
         for top, values, names in zip(self._tops, tops[::2], tops[1::2]):
             (top_logprobs if top.sampled else query_top).update(_alternatives(top, values, names))
-        return StepResult(ids, sampled, top_logprobs, queries, query_top, ends)
+        return StepResult(ids, sampled, top_logprobs, queries, query_top, ends, times)
+
+
+def _mark() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _alternatives(top: Top, values: list[list[float]], ids: list[list[int]]) -> dict[int, dict[int, float]]:

@@ -1,6 +1,6 @@
 """What a step's results do to the sequences: tokens accepted, text pushed, forced runs appended, ends noticed.
 
-In: a plan and its `StepResult`. Out: sequences with more tokens, or finished (`finish`) or failed (`fail`).
+In: a plan, whom its rows were sampled for, and its `StepResult`. Out: sequences with more tokens, or finished (`finish`) or failed (`fail`).
 
     sampled token ──► end or stop id? ──► STOP, the id is not output
                   └─► matcher accepts ──► output, sink ──► stop string, grammar over: STOP; length: LENGTH
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 
 from ..errors import BackendError
 from .batch import StepResult
@@ -58,9 +59,13 @@ class Outcomes:
             return False
         return True
 
-    def apply(self, plan: Plan, result: StepResult) -> None:
-        """Gives every sequence of the plan what it asked for, and finishes those that have nothing left to run."""
-        query = sample = end = 0  # how many results of each kind are handed out
+    def apply(self, plan: Plan, sampled: Seq[Sequence], result: StepResult) -> int:
+        """Gives every sequence of the plan what it asked for, and finishes those that have nothing left to run.
+
+        Returns:
+            how many of the sampled tokens were followed by forced ones.
+        """
+        query = sample = end = forced = 0  # how many results of each kind are handed out
         for work in plan.works:
             seq = work.seq
             for token in work.lookups:
@@ -69,17 +74,21 @@ class Outcomes:
             if work.scores_end:
                 seq.end_logprob = result.end_logprobs[end]
                 end += 1
-            if work.samples:
+            if sample < len(sampled) and sampled[sample] is seq:
+                seq.unread = -1
                 if seq.state is SequenceState.RUNNING:
+                    before = seq.forced_tokens
                     top = result.top_logprobs.get(sample, {})
                     self._apply_sample(seq, result.token_ids[sample], result.logprobs[sample], top)
+                    forced += seq.forced_tokens > before
                 sample += 1
             if not (work.samples and seq.ending is None):
                 self.settle(seq)
+        return forced
 
     def settle(self, seq: Sequence) -> None:
-        """Finishes a sequence that has nothing left to run."""
-        if seq.state is SequenceState.RUNNING and seq.target() <= seq.pos:
+        """Finishes a sequence that has nothing left to run, and whose results are all there."""
+        if seq.state is SequenceState.RUNNING and not seq.wants_results and seq.target() <= seq.pos:
             self._finish(seq, seq.ending or FinishReason.LENGTH)
 
     def _apply_sample(self, seq: Sequence, token: int, logprob: float, top: dict[int, float]) -> None:

@@ -9,8 +9,9 @@ Who has what, and when it changes hands:
     grow        a prefill chunk, [kv_len, kv_len + n): pool → tree, on a new child of `node`; the lock moves there
     rematch     [kv_len, kv_len + n): the tree's already; the lock moves down, and the row is pointed there
     decode      [kv_len, kv_len + n): pool → `own_slots`
-    release     [tree_len, kv_len): `own_slots` → tree, where it lacks them; those it has → pool. The row is over, so
-                nothing points at a slot that is freed here. Then the lock goes, and the row is free.
+    release     [tree_len, kv_len): `own_slots` → tree, where it lacks them; those it has → pool, and so that of a
+                token which was never read. The row is over, so nothing points at a slot that is freed here, but the
+                step in flight: whoever gets the slot writes it in a later one. Then the lock goes, and the row is free.
 
 With `prefix_cache=False` there is no tree: everything is owned, and freed at the end.
 """
@@ -125,9 +126,12 @@ class Placement:
         """Takes a sequence off its row and slots; what it computed stays in the tree."""
         own = np.array(seq.own_slots, dtype=np.int32)
         if seq.node is not None:
+            known = min(seq.kv_len, len(seq))
+            own, unread = own[: known - seq.tree_len], own[known - seq.tree_len :]
             if len(own):
-                _, own = self.tree.insert(seq.node, seq.tokens.view(seq.tree_len, seq.kv_len), own)
+                _, own = self.tree.insert(seq.node, seq.tokens.view(seq.tree_len, known), own)
             self.tree.unlock(seq.node)
+            self.pool.give_back(unread)
         self.pool.give_back(own)
         self.free_rows.append(seq.row)
         seq.row, seq.node, seq.tree_len, seq.own_slots = -1, None, 0, []

@@ -168,6 +168,9 @@ class Sequence:
         [pos, target())    still have to run. Where pos < kv_len they are queries: their logits are wanted, their
                            keys and values are there already.
         [0, prefill_end)   were known at admission; what they compute goes to the tree at once, later tokens are owned.
+    `unread` ≥ 0: its next token is sampled by the step in flight, as row `unread` of those, and not known yet. The step
+    after that may be planned all the same; `pos` and `kv_len` are then one beyond `len`, until the token is read.
+
         [0, ran_to)        were through at some time, before a preemption perhaps. `prompt_run` counts the prompt tokens
                            that ran for the first time; the others were cached.
     """
@@ -225,6 +228,7 @@ class Sequence:
     end_logprob: float | None = field(default=None, init=False)
     forced_tokens: int = field(default=0, init=False)
     penalty_state: PenaltyState | None = field(default=None, init=False, repr=False)
+    unread: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = TokenBuffer(self.prompt_ids)
@@ -257,6 +261,11 @@ class Sequence:
         return self.score_end_ids is not None and self.end_logprob is None
 
     @property
+    def wants_results(self) -> bool:
+        """Whether a step has still to tell it something."""
+        return self.wants_token or self.wants_end_logprob or self.lookup_at < self.lookup_end
+
+    @property
     def lookup_end(self) -> int:
         """[lookup_at, lookup_end) are the known tokens whose log probability is still to be looked up.
 
@@ -282,6 +291,8 @@ class Sequence:
 
     def target(self) -> int:
         """One past the last position that still has to run; at most `pos` where none has."""
+        if self.unread >= 0:
+            return len(self) + (len(self) + 1 < self.max_len)
         if self.wants_token:
             return len(self)
         end = 0

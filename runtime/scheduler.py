@@ -13,6 +13,9 @@ it stands. So whoever is planned first leads, and its siblings find its tokens i
 waits costs no row while a leader has used up the budget. (Were the step to raise after that, the tree would hold
 slots that were never written: but then the engine is dead, and the tree with it.)
 
+A step may be planned while the tokens of the one before are still being sampled (`schedule_ahead`): a row that goes on
+then runs a token that nobody knows yet. Should that token end the text, the row ran in vain.
+
 Where tokens, locks and rows go, and who has them when, is `placement.py`.
 """
 
@@ -66,6 +69,7 @@ class Plan:
         updates: page-table entries to write before it.
         chains: of each work's sequence, the radix nodes that show its prefix.
         done: sequences that turned out to have nothing left to run; they only need to be finished.
+        ahead: whether it is planned before the last step's tokens are known; nobody is preempted then.
         budget: tokens that may still be planned, beyond one for each decoding row.
         admitting: whether sequences may still be admitted; not after a preemption, or once the next one has no room.
     """
@@ -76,6 +80,7 @@ class Plan:
     updates: list[RowUpdate] = field(default_factory=list)
     chains: list[Chain] = field(default_factory=list)
     done: list[Sequence] = field(default_factory=list)
+    ahead: bool = False
 
 
 class Scheduler:
@@ -132,20 +137,43 @@ class Scheduler:
         seq.state = SequenceState.FINISHED
 
     def schedule(self) -> Plan:
-        """Plans a step; empty only where nothing runs and nobody waits (or everything turned out to be done)."""
+        """Plans a step; empty only where nothing runs and nobody waits (or everything turned out to be done).
+
+        Every token that was sampled is known.
+        """
         plan = Plan(budget=self.config.prefill_chunk)
         self.waiting.new_step()
         while True:
-            self._plan_decodes(plan)
-            self._plan_prefills(plan)
-            self._admit(plan)
+            self._plan_step(plan)
             if plan.works or plan.done or len(self.running) < 2:
                 break
             self._preempt(self.running[-1], plan)  # several prefills hold all slots: the first of them gets room
+        return plan
+
+    def schedule_ahead(self, flight: Plan) -> Plan | None:
+        """Plans the step after `flight`, which runs and whose results are not known yet.
+
+        Returns:
+            a plan, empty where there is nothing to run beside what the results decide; None, with nothing changed,
+            where results decide what has to run, or slots are so scarce that somebody would be preempted.
+        """
+        if any(_decides(work) for work in flight.works):
+            return None
+        decoding = [seq for seq in self.running if seq.pos >= seq.prefill_end]
+        if sum(max(0, seq.target() - seq.pos) for seq in decoding) > self.placement.available:
+            return None
+        plan = Plan(budget=self.config.prefill_chunk, ahead=True)
+        self.waiting.new_step()
+        self._plan_step(plan)
+        return plan
+
+    def _plan_step(self, plan: Plan) -> None:
+        self._plan_decodes(plan)
+        self._plan_prefills(plan)
+        self._admit(plan)
         if plan.works:  # else nothing runs that would write them
             plan.updates = self.placement.take_updates()
             plan.chains = [self.placement.chain(work.seq) for work in plan.works]
-        return plan
 
     def _plan_decodes(self, plan: Plan) -> None:
         """One token of each decoding row, and further forced ones within the budget.
@@ -155,7 +183,7 @@ class Scheduler:
         counts: list[int] = []
         decoding: list[Sequence] = []
         for seq in self.running:
-            if seq.pos >= seq.prefill_end:
+            if seq.pos >= seq.prefill_end and seq.target() > seq.pos:
                 count = min(seq.target() - seq.pos, plan.budget + 1) if self.config.forced_runs else 1
                 plan.budget -= count - 1
                 decoding.append(seq)
@@ -208,7 +236,7 @@ class Scheduler:
         if seq.lookup_at < seq.lookup_end:
             first = max(seq.lookup_at, start + 1)
             lookups = range(first, max(first, min(end + 1, seq.lookup_end)))
-        samples = end == len(seq) and seq.wants_token
+        samples = end == len(seq) + (seq.unread >= 0) < seq.max_len and seq.ending is None
         work = Work(seq, start, end, slots, lookups, samples, seq.wants_end_logprob and start < prompt_len <= end)
         if start < prompt_len or start < seq.ran_to:
             self._count_run(seq, end)
@@ -296,6 +324,13 @@ class Scheduler:
         seq.prompt_counted = True
         self.counters.prompt_tokens += seq.cached_tokens + seq.prompt_run
         self.counters.cached_tokens += seq.cached_tokens
+
+
+def _decides(work: Work) -> bool:
+    """Whether a step's results decide what of this sequence runs next, beyond how the text goes on."""
+    seq = work.seq
+    forced_are_looked_up = work.samples and seq.matcher is not None and seq.sampling.wants_logprobs
+    return bool(work.lookups) or work.scores_end or forced_are_looked_up
 
 
 def _importance(seq: Sequence) -> tuple[int, tuple[int, int]]:

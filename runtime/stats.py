@@ -28,8 +28,9 @@ class RuntimeStats:
         hit_rate: cached_tokens / prompt_tokens; 0 before the first prompt.
         preemptions: how often a running sequence was sent back to wait.
         steps: model steps.
-        step_s: mean seconds of a step, from choosing the work to having applied its results.
-        gpu_idle_share: share of the busy time (idle waiting excluded) in which no step was on the device.
+        step_s: mean seconds from one step to the next while there is work.
+        gpu_idle_share: share of the busy time (idle waiting excluded) in which the device had nothing to do: by its own
+            clock between the steps, and between forward pass and sampling; on a CPU, by the time outside of the model.
     """
 
     running: int = 0
@@ -58,8 +59,9 @@ class Counters:
     """The running totals behind `RuntimeStats`. Written by the engine's thread only.
 
     Attributes:
-        busy_s: seconds spent in steps. device_s: those of them between launching a forward pass and reading its
-            results.
+        busy_s: seconds spent in steps.
+        device_s: seconds that the device worked, or else those between launching a forward pass and its results.
+        idle_s: seconds that the device had nothing to do between steps; None where it cannot tell.
     """
 
     prompt_tokens: int = 0
@@ -71,6 +73,14 @@ class Counters:
     steps: int = 0
     busy_s: float = 0.0
     device_s: float = 0.0
+    idle_s: float | None = None
+
+    @property
+    def gpu_idle_share(self) -> float:
+        """See `RuntimeStats`."""
+        if self.idle_s is not None:
+            return self.idle_s / (self.idle_s + self.device_s) if self.device_s else 0.0
+        return max(0.0, 1.0 - self.device_s / self.busy_s) if self.busy_s else 0.0
 
     def snapshot(self, *, running: int, waiting: int, kv_used: int, kv_cached: int, kv_free: int) -> RuntimeStats:
         """The totals together with what is held now."""
@@ -89,5 +99,5 @@ class Counters:
             preemptions=self.preemptions,
             steps=self.steps,
             step_s=self.busy_s / self.steps if self.steps else 0.0,
-            gpu_idle_share=1.0 - self.device_s / self.busy_s if self.busy_s else 0.0,
+            gpu_idle_share=self.gpu_idle_share,
         )

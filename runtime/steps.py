@@ -1,7 +1,8 @@
 """From a plan to the arrays of a step.
 
 In: the scheduler's `Work`s. Out: a `StepBatch` for `forward`, then a `SampleBatch` for `sample`; both list rows in the
-order of the plan, and results come back in that order.
+order of the plan, and results come back in that order. Between the two, results of the step before may arrive: a
+sequence that is over by them, or has forced tokens to run first, is not sampled (`goes_on`).
 
 The batch is built from views of each sequence's tokens; nothing here looks at a history, so the cost of a row does not
 grow with its length.
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 
 from .batch import TRASH_SLOT, Chain, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
 from .grammar.matcher import mask_words
-from .request import Sequence
+from .request import Sequence, SequenceState
 from .scheduler import Work
 
-__all__ = ["build_samples", "build_step"]
+__all__ = ["build_samples", "build_step", "goes_on"]
 
 
 def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | None = None) -> StepBatch:
@@ -32,7 +33,7 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | N
     for work, end in zip(works, offsets[1:]):
         slots[end - len(work.slots) : end] = work.slots
     return StepBatch(
-        token_ids=np.concatenate([w.seq.tokens.view(w.start, w.end) for w in works]).astype(np.int64),
+        token_ids=_token_ids(works, offsets),
         positions=_positions(works, q_lens, offsets),
         slots=slots,
         rows=np.array([work.seq.row for work in works], dtype=np.int32),
@@ -44,6 +45,12 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | N
         updates=tuple(updates),
         chains=None if chains is None else tuple(chains),
     )
+
+
+def goes_on(work: Work) -> bool:
+    """Whether a token is drawn for a work that was planned to be sampled, now that all earlier tokens are known."""
+    seq = work.seq
+    return work.samples and seq.state is SequenceState.RUNNING and work.end == len(seq) and seq.wants_token
 
 
 def wanted_logits(work: Work) -> list[int]:
@@ -58,15 +65,19 @@ def wanted_logits(work: Work) -> list[int]:
     return wanted if len(wanted) < 2 else sorted(set(wanted))
 
 
-def build_samples(works: Seq[Work], runner: Runner, on_error: Callable[[Sequence, Exception], None]) -> SampleBatch:
-    """What to do with the logits; fills the masks, so it is called while the forward pass runs.
+def build_samples(
+    works: Seq[Work], runner: Runner, on_error: Callable[[Sequence, Exception], None]
+) -> tuple[SampleBatch, list[Sequence]]:
+    """What to do with the logits, and whose token each sampled row is.
+
+    Fills the masks, so it is called while the forward pass runs.
 
     A sequence whose matcher raises is handed to `on_error`; its row is sampled without a mask, to be thrown away.
     """
     builder = _SampleBuilder(runner, on_error)
     for work in works:
         builder.add(work)
-    return builder.build()
+    return builder.build(), builder.sampled
 
 
 class _SampleBuilder:
@@ -74,7 +85,7 @@ class _SampleBuilder:
         self._runner = runner
         self._on_error = on_error
         self._num_logits = 0
-        self._sampled: list[Sequence] = []
+        self.sampled: list[Sequence] = []
         self._rows: list[int] = []
         self._masked: list[int] = []
         self._penalties: list[PenaltyRow] = []
@@ -84,9 +95,10 @@ class _SampleBuilder:
         self._end_ids: list[frozenset[int]] = []
 
     def add(self, work: Work) -> None:
-        seq = work.seq
+        seq, samples = work.seq, goes_on(work)
         if work.samples and not work.lookups and not work.scores_end:
-            self._add_sampled(seq, self._num_logits)
+            if samples:
+                self._add_sampled(seq, self._num_logits)
             self._num_logits += 1
             return
         row_of = {position: self._num_logits + i for i, position in enumerate(wanted_logits(work))}
@@ -97,12 +109,13 @@ class _SampleBuilder:
         if work.scores_end and seq.score_end_ids is not None:
             self._end_rows.append(row_of[len(seq.prompt_ids) - 1 - work.start])
             self._end_ids.append(seq.score_end_ids)
-        if work.samples:
+        if samples:
             self._add_sampled(seq, row_of[work.end - 1 - work.start])
 
     def _add_sampled(self, seq: Sequence, row: int) -> None:
-        index, sampling = len(self._sampled), seq.sampling
-        self._sampled.append(seq)
+        index, sampling = len(self.sampled), seq.sampling
+        seq.unread = index
+        self.sampled.append(seq)
         self._rows.append(row)
         if seq.matcher is not None:
             self._masked.append(index)
@@ -125,7 +138,7 @@ class _SampleBuilder:
             )
 
     def build(self) -> SampleBatch:
-        settings = [seq.sampling for seq in self._sampled]
+        settings = [seq.sampling for seq in self.sampled]
         query_rows, query_ids, query_top = zip(*self._queries) if self._queries else ((), (), ())
         return SampleBatch(
             rows=np.array(self._rows, dtype=np.int64),
@@ -135,7 +148,7 @@ class _SampleBuilder:
             top_k=np.array([s.top_k for s in settings], dtype=np.int32),
             seed=np.array([_as_int64(s.seed) for s in settings], dtype=np.int64),
             sample_index=np.array([s.sample_index for s in settings], dtype=np.int64),
-            draw_index=np.array([len(seq.output_ids) for seq in self._sampled], dtype=np.int64),
+            draw_index=np.array([len(seq.output_ids) for seq in self.sampled], dtype=np.int64),
             masks=self._masks(),
             mask_rows=np.array(self._masked, dtype=np.int64),
             penalties=self._penalties,
@@ -154,7 +167,7 @@ class _SampleBuilder:
             return None
         masks = np.zeros((len(self._masked), mask_words(self._runner.vocab_size)), dtype=np.int32)
         for mask, index in zip(masks, self._masked):
-            seq = self._sampled[index]
+            seq = self.sampled[index]
             assert seq.matcher is not None
             try:
                 within = getattr(seq.matcher, "fill_mask_within", None)
@@ -170,6 +183,17 @@ class _SampleBuilder:
                 mask[:] = -1
                 self._on_error(seq, error)
         return masks
+
+
+def _token_ids(works: Seq[Work], offsets: list[int]) -> NDArray[np.int64]:
+    ids = np.empty(offsets[-1], dtype=np.int64)
+    for work, at in zip(works, offsets):
+        seq = work.seq
+        known = min(work.end, len(seq))
+        ids[at : at + known - work.start] = seq.tokens.view(work.start, known)
+        if known < work.end:
+            ids[at + known - work.start] = -1 - seq.unread
+    return ids
 
 
 def _positions(works: Seq[Work], q_lens: list[int], offsets: list[int]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ wrong, stale or freed slot anywhere below a query changes what it sees, and so t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,9 +69,14 @@ class FakePenalty:
 
 @dataclass
 class FakeStep:
+    """Results that count as known from `read` on; the runner allows one step beside the unread one."""
+
     result: StepResult
+    runner: FakeRunner
 
     def read(self) -> StepResult:
+        self.runner.events.append("read")
+        self.runner.unread.remove(self)
         return self.result
 
 
@@ -85,6 +90,9 @@ class FakeRunner:
     events: list[str] = field(default_factory=list)
     fail_at: int | None = None
     closed: bool = False
+    asynchronous: bool = False
+    sampled: list[int] = field(default_factory=list)
+    unread: list[FakeStep] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.table = np.zeros((self.num_rows, self.context_length), dtype=np.int64)
@@ -96,8 +104,10 @@ class FakeRunner:
         self.events.append("forward")
         if self.fail_at is not None and len(self.steps) >= self.fail_at:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        batch = replace(batch, token_ids=np.array([t if t >= 0 else self.sampled[-1 - t] for t in batch.token_ids]))
         self.steps.append(batch)
         self._check_shapes(batch)
+        assert len(self.unread) <= self.asynchronous, "a step is launched before the one before the last was read"
         for update in batch.updates:
             self.table[update.row, update.start : update.start + len(update.slots)] = update.slots
         with np.errstate(over="ignore"):
@@ -154,7 +164,8 @@ class FakeRunner:
             if batch.top_logprobs[i]:
                 tops[i] = _top(known, int(batch.top_logprobs[i]))
         queries = [log_softmax(output[r]) for r in batch.query_rows]
-        return FakeStep(
+        self.sampled = ids
+        step = FakeStep(
             StepResult(
                 ids,
                 logprobs,
@@ -162,8 +173,12 @@ class FakeRunner:
                 [float(known[t]) for known, t in zip(queries, batch.query_ids)],
                 {q: _top(queries[q], int(n)) for q, n in enumerate(batch.query_top) if n},
                 [end_logprob(output[r], ends) for r, ends in zip(batch.end_rows, batch.end_ids)],
-            )
+            ),
+            self,
         )
+        self.unread.append(step)
+        assert len(self.unread) == 1, "a step is sampled before the last one was read"
+        return step
 
     def penalty_state(self, prompt_ids: Any, output_ids: Any) -> FakePenalty:
         state = FakePenalty({}, set(prompt_ids))

@@ -318,7 +318,7 @@ def test_masks_are_filled_between_forward_and_sample():
     fill = matcher.fill_mask
     matcher.fill_mask = lambda row: (runner.events.append("mask"), fill(row))
     run_one(sequence(PROMPT, 50, matcher=matcher), make(runner))
-    assert runner.events == ["forward", "mask", "sample"] * 2
+    assert runner.events == ["forward", "mask", "sample", "read"] * 2
 
 
 def test_a_deep_recursion_ends_with_length():

@@ -78,7 +78,12 @@ class World:
     def __init__(self, seed: int, **config: object) -> None:
         self.rng = random.Random(seed)
         slots = self.rng.choice([48, 80, 200, 1000])
-        self.runner = FakeRunner(num_slots=slots, num_rows=self.rng.choice([3, 8, 20]), context_length=128)
+        self.runner = FakeRunner(
+            num_slots=slots,
+            num_rows=self.rng.choice([3, 8, 20]),
+            context_length=128,
+            asynchronous=self.rng.random() < 0.7,
+        )
         self.config = EngineConfig(
             prefill_chunk=self.rng.choice([1, 5, 16, 64]),
             policy=self.rng.choice(["prefix", "fcfs"]),
@@ -88,6 +93,7 @@ class World:
             prefix_cache=self.rng.random() < 0.85,
             forced_runs=self.rng.random() < 0.8,
             leases=self.rng.random() < 0.8,
+            overlap=self.rng.random() < 0.9,
             check_invariants=True,
             **config,  # type: ignore[arg-type]
         )
@@ -199,7 +205,8 @@ class World:
             if seq.row not in pending:
                 shown = self.runner.table[seq.row, : seq.kv_len]
                 assert np.array_equal(shown, scheduler.placement.row_slots(seq))
-                assert np.array_equal(self.runner.tokens[shown], seq.tokens.view(0, seq.kv_len))
+                known = min(seq.kv_len, len(seq))
+                assert np.array_equal(self.runner.tokens[shown[:known]], seq.tokens.view(0, known))
         for node in scheduler.placement.tree.nodes():
             assert np.array_equal(self.runner.tokens[node.slots], node.tokens)
             assert TRASH_SLOT not in node.slots
@@ -269,7 +276,7 @@ def run_world(seed: int, operations: int) -> World:
 def test_random_operations_keep_every_invariant():
     worlds = [run_world(seed, 150) for seed in range(16)]
     assert sum(world.verified for world in worlds) > 200
-    assert sum(world.preemptions for world in worlds) > 20, "the pool was never tight"
+    assert sum(world.preemptions for world in worlds) > 8, "the pool was never tight"
 
 
 @pytest.mark.slow
