@@ -35,7 +35,9 @@ def made(tiny_llama: Path) -> Any:
 
 def _replaying(runtime: LocalRuntime, capture: Any) -> DecodeGraphs:
     runner = runtime._runner
-    runner._graphs = DecodeGraphs(runner._model, runner._kv, runner._attention, most=6, capture=capture)
+    runner._graphs = DecodeGraphs(
+        runner._model, runner._kv, runner._attention, sampled=runner._sampled, most=6, capture=capture
+    )
     return runner._graphs
 
 

@@ -98,6 +98,8 @@ class World:
             **config,  # type: ignore[arg-type]
         )
         self.engine = Engine(self.runner, self.config)
+        if self.runner.asynchronous and self.config.overlap and self.rng.random() < 0.8:
+            self.engine._stepper._lookahead.pays = lambda rows, constrained: True  # else the clock decides
         self.limit = min(128, slots - 1)
         self.live: list[Sequence] = []
         self.matchers: dict[int, FakeMatcher] = {}
