@@ -1,6 +1,7 @@
 """What a step's results do to the sequences: tokens accepted, text pushed, forced runs appended, ends noticed.
 
-In: a plan, whom its rows were sampled for, and its `StepResult`. Out: sequences with more tokens, or finished (`finish`) or failed (`fail`).
+In: a plan, whom its rows were sampled for, and its `StepResult`. Out: sequences with more tokens, finished
+(`finish`) or failed (`fail`).
 
     sampled token ──► end or stop id? ──► STOP, the id is not output
                   └─► matcher accepts ──► output, sink ──► stop string, grammar over: STOP; length: LENGTH

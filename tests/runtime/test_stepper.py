@@ -145,7 +145,7 @@ def test_prompt_logprobs_and_end_scores_are_read_before_the_next_step_is_planned
 def test_a_mask_is_filled_when_the_token_before_is_known():
     """The matcher has accepted every earlier token by then, so a mask is never that of an older state."""
     runner = FakeRunner(asynchronous=True)
-    rules = {state: {token: state + 1 for token in range(state, state + 4)} for state in range(12)}
+    rules = {state: dict.fromkeys(range(state, state + 4), state + 1) for state in range(12)}
     run(make(runner), constrained(rules, {12}))
     assert runner.events[:6] == ["forward", "sample", "forward", "read", "sample", "forward"]
 
