@@ -30,12 +30,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     Args:
         x: [..., n], any of the float types; the mean is taken in float32 or wider.
-        weight: [n].
+        weight: [n], of the same dtype or a wider one.
         eps: added to the mean of squares.
 
     Returns:
         [..., n] in the dtype of `x`.
     """
+    if weight.dtype != x.dtype:
+        return functional.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 
@@ -197,7 +199,7 @@ def radix_attention(
         shown_by, start, end, count = item.tolist()
         for k, row in enumerate(rows[:count].tolist()):
             limits = torch.arange(lens[row] - nums[row], lens[row], device=q.device) + 1
-            positions = torch.arange(start, min(end, lens[row]), device=q.device)
+            positions = torch.arange(start, max(start, min(end, lens[row])), device=q.device)
             slots = page_table[shown_by, start : start + len(positions)].long()
             mine = q[firsts[row] : firsts[row] + nums[row]]
             found = _attend(mine, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from radicel import LocalRuntime
 from radicel.kernels.reference import ragged_attention
@@ -57,6 +57,7 @@ def _attention(share: int) -> TritonAttention:
     share=st.sampled_from([1, 2, 5]),
     layer=st.sampled_from([{}, {"window": 7}, {"window": 40, "softcap": 3.0}, {"scale": 1.5}]),
 )
+@example([[(1, 1)], [(7, 7), (1, 96), (1, 1), (1, 1), (6, 6), (7, 7), (15, 15)], [(1, 1)]], 1, {})  # a row begins anew
 @settings(max_examples=60, deadline=None)
 def test_equals_the_reference_step_after_step(
     steps: list[list[tuple[int, int]]], share: int, layer: dict[str, Any]
