@@ -4,6 +4,7 @@
 #   make test       lint, types and the default tests (under 10 minutes on 2 cores)
 #   make test-all   the same with the slow tests (under 40 minutes on 2 cores)
 #   make test-gpu   what needs an NVIDIA GPU
+#   make docs       the site out of docs/, in build/site; a link that leads nowhere is an error
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,11 +15,12 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_DOCS := $(VENV)/.installed-docs
 FARM := build/types
 PYTEST = RADICEL_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-.PHONY: demo test test-all test-gpu lint types format model install install-dev farm clean
+.PHONY: demo test test-all test-gpu docs lint types format model install install-dev farm clean
 
 demo: model
 	$(BIN)/python examples/extract_contacts.py
@@ -31,6 +33,10 @@ test-all: lint types model
 
 test-gpu: install-dev model
 	RADICEL_REQUIRE_MODEL=1 $(BIN)/python -m pytest tests/gpu tests/kernels -m gpu $(PYTEST_ARGS)
+
+# The reference is read out of the sources' docstrings; nothing is run and nothing is fetched.
+docs: $(INSTALLED_DOCS) farm
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file .mkdocs.yml
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -67,6 +73,10 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 
 $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $(INSTALLED) $@
+
+$(INSTALLED_DOCS): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[docs]'
 	@touch $(INSTALLED) $@
 
 clean:

@@ -41,6 +41,7 @@ class Kernel:
 
 KERNELS: dict[str, Kernel] = {
     "add_rms_norm": Kernel(reference.add_rms_norm, "rms_norm"),
+    "fused_linear": Kernel(reference.fused_linear, "fused_linear"),
     "logprobs_of": Kernel(reference.logprobs_of, "logprobs_of"),
     "radix_attention": Kernel(reference.radix_attention, "radix_attention"),
     "ragged_attention": Kernel(reference.ragged_attention, "ragged_attention"),

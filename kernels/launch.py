@@ -11,7 +11,19 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["RADIX", "RAGGED", "Blocks", "RadixBlocks", "multiprocessors", "padded", "supported"]
+__all__ = [
+    "MOST_ROWS",
+    "RADIX",
+    "RAGGED",
+    "Blocks",
+    "LinearBlocks",
+    "RadixBlocks",
+    "early_options",
+    "linear_blocks",
+    "multiprocessors",
+    "padded",
+    "supported",
+]
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -44,6 +56,27 @@ class RadixBlocks:
     per_processor: int
     fused: bool
 
+
+@dataclass(frozen=True)
+class LinearBlocks:
+    """A launch of `fused_linear`.
+
+    Attributes:
+        n, k: numbers that a program gives (pairs of a gate), and columns that it reads at once.
+        warps: of a program.
+        stages: of the loads; 0 for the kernel of one row, which keeps a tile ahead in registers.
+        ahead: tiles brought into the cache before the launch before has ended.
+    """
+
+    n: int
+    k: int
+    warps: int
+    stages: int
+    ahead: int
+
+
+MOST_ROWS = 16
+"""Rows up to which a linear layer is bound by its weights for certain."""
 
 RAGGED: dict[tuple[int, int], Blocks] = {
     (2, 64): Blocks(128, 64, 8, 2),
@@ -82,3 +115,18 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return _INTERPRETED_PROGRAMS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def linear_blocks(rows: int, weight: torch.Tensor, gated: bool, normed: bool) -> LinearBlocks | None:
+    """The launch measured best for a linear layer of few rows; None where the library's was."""
+    if rows == 1:
+        return LinearBlocks(8, 1024, 4, 0, 2)
+    return LinearBlocks(32, 256, 4, 4, 4) if weight.dtype != torch.float32 else None
+
+
+@functools.lru_cache
+def early_options(device: torch.device) -> dict[str, bool]:
+    """DEPENDENT, and on Hopper or later the option by which a launch begins before the launch before has ended."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+        return {"DEPENDENT": False}
+    return {"DEPENDENT": True, "launch_pdl": True}

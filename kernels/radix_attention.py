@@ -20,7 +20,8 @@ import triton
 import triton.language as tl
 
 from . import reference
-from .launch import RADIX, RadixBlocks, multiprocessors, padded, supported
+from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, supported
+from .programs import begin_early, wait_for_inputs
 from .ragged_attention import attend_block
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
@@ -61,6 +62,7 @@ def _attend_item(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     shown_by = tl.load(item_ptr)
     start = tl.load(item_ptr + 1)
@@ -80,6 +82,8 @@ def _attend_item(
     token = (first + query).to(tl.int64)
     limits = tl.load(lens_ptr + row, mask=live, other=0) - num + 1 + query
     inside = live[:, None] & (dims < DIM)[None, :]
+    if DEPENDENT:
+        wait_for_inputs()
     q = tl.load(q_ptr + (token * q_stride + head * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
 
     stop = tl.minimum(end, tl.max(tl.where(live, limits, 0), 0))
@@ -149,9 +153,12 @@ def _radix_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Units below num_wide · kv_heads are wide items, the rest narrow; WIDE_M or NARROW_M of 0 leaves a kind out."""
     KV_HEADS: tl.constexpr = HEADS // GROUP
+    if DEPENDENT:
+        begin_early()  # the plan was written before the first launch of the step
     num_wide = tl.load(sizes_ptr) if WIDE_M > 0 else 0
     num_narrow = tl.load(sizes_ptr + 1) if NARROW_M > 0 else 0
     for unit in range(tl.program_id(0), (num_wide + num_narrow) * KV_HEADS, tl.num_programs(0)):
@@ -163,7 +170,7 @@ def _radix_attention_kernel(
                     wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
                     table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
-                    WINDOW, SOFTCAP, PRECISION,
+                    WINDOW, SOFTCAP, PRECISION, DEPENDENT,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
@@ -172,8 +179,10 @@ def _radix_attention_kernel(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
                     v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
-                    BLOCK_D, WINDOW, SOFTCAP, PRECISION,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, DEPENDENT,
                 )  # fmt: skip
+    if DEPENDENT:
+        wait_for_inputs()  # also where there was nothing to do
 
 
 @triton.jit
@@ -192,7 +201,11 @@ def _merge_kernel(
     MERGES: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    if DEPENDENT:
+        begin_early()
+        wait_for_inputs()
     row = tl.load(rows_ptr + tl.program_id(0))
     head = tl.program_id(1)
     query = tl.program_id(2)
@@ -322,6 +335,7 @@ def radix_launch(
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             num_warps=tile.warps,
             num_stages=tile.stages,
+            **early_options(q.device),
         )
     if merge:
         _launch_merge(plan, scratch, out, heads, queries)
@@ -347,4 +361,5 @@ def _launch_merge(
         BLOCK=MERGE_AT_ONCE,
         BLOCK_D=padded(out.shape[2], 16),
         num_warps=1,
+        **early_options(out.device),
     )

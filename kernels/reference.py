@@ -13,6 +13,7 @@ from torch.nn import functional
 
 __all__ = [
     "add_rms_norm",
+    "fused_linear",
     "logprobs_of",
     "radix_attention",
     "ragged_attention",
@@ -30,12 +31,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     Args:
         x: [..., n], any of the float types; the mean is taken in float32 or wider.
-        weight: [n].
+        weight: [n], of the same dtype or a wider one.
         eps: added to the mean of squares.
 
     Returns:
         [..., n] in the dtype of `x`.
     """
+    if weight.dtype != x.dtype:
+        return functional.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 
@@ -107,6 +110,35 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """
     gate, up = gate_up.chunk(2, -1)
     return functional.silu(gate).mul_(up)
+
+
+def fused_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    gated: bool = False,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """A linear layer with what stands before and after it.
+
+    Args:
+        x: [T, n], normed first if `norm` is given (see `rms_norm`).
+        weight, bias: [m, n] and [m] or None.
+        norm, eps: weights [n] of the norm or None, and what is added to its mean of squares.
+        gated: whether the result y goes on as silu(y[:, : m / 2]) · y[:, m / 2 :].
+        residual: what the result is added to, in place; or None.
+
+    Returns:
+        `residual`, or the result as a new tensor: [T, m], gated [T, m / 2].
+    """
+    if norm is not None:
+        x = rms_norm(x, norm, eps)
+    out = functional.linear(x, weight, bias)
+    if gated:
+        out = silu_mul(out)
+    return out if residual is None else residual.add_(out)
 
 
 def ragged_attention(
@@ -197,7 +229,7 @@ def radix_attention(
         shown_by, start, end, count = item.tolist()
         for k, row in enumerate(rows[:count].tolist()):
             limits = torch.arange(lens[row] - nums[row], lens[row], device=q.device) + 1
-            positions = torch.arange(start, min(end, lens[row]), device=q.device)
+            positions = torch.arange(start, max(start, min(end, lens[row])), device=q.device)
             slots = page_table[shown_by, start : start + len(positions)].long()
             mine = q[firsts[row] : firsts[row] + nums[row]]
             found = _attend(mine, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)

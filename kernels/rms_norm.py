@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from . import reference
-from .launch import padded, supported
+from .launch import early_options, padded, supported
+from .programs import begin_early, wait_for_inputs
 
 __all__ = ["add_rms_norm", "rms_norm"]
 
@@ -33,12 +34,16 @@ def _rms_norm_kernel(
     eps,
     HAS_RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
-    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    if DEPENDENT:
+        begin_early()
+        wait_for_inputs()
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         place = residual_ptr + row * residual_stride + columns
         total = (x + tl.load(place, mask=inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
@@ -84,5 +89,6 @@ def _launch(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor
             HAS_RESIDUAL=residual is not None,
             BLOCK=block,
             num_warps=min(16, max(1, block // 512)),
+            **early_options(x.device),
         )
     return out

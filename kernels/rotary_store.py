@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from . import reference
-from .launch import padded, supported
+from .launch import early_options, padded, supported
+from .programs import begin_early, wait_for_inputs
 
 __all__ = ["rotary_store"]
 
@@ -42,8 +43,12 @@ def _rotary_store_kernel(
     NORMED: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     HALF: tl.constexpr = DIM // 2
+    if DEPENDENT:
+        begin_early()
+        wait_for_inputs()
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     columns = tl.arange(0, BLOCK_HALF)
@@ -126,5 +131,6 @@ def rotary_store(
         BLOCK_H=heads,
         BLOCK_HALF=padded(dim // 2),
         num_warps=max(1, min(4, heads * padded(dim // 2) // 128)),
+        **early_options(qkv.device),
     )
     return out

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from . import reference
-from .launch import supported
+from .launch import early_options, supported
+from .programs import begin_early, wait_for_inputs
 
 __all__ = ["silu_mul"]
 
@@ -18,7 +19,10 @@ BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(gate_up_ptr, out_ptr, stride, width, BLOCK: tl.constexpr):
+def _silu_mul_kernel(gate_up_ptr, out_ptr, stride, width, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+    if DEPENDENT:
+        begin_early()
+        wait_for_inputs()
     row = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -39,5 +43,13 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
         for first in range(0, rows, 65535):
             part = gate_up[first : first + 65535]
             grid = (triton.cdiv(width, BLOCK), len(part))
-            _silu_mul_kernel[grid](part, out[first : first + 65535], gate_up.stride(0), width, BLOCK=BLOCK, num_warps=4)
+            _silu_mul_kernel[grid](
+                part,
+                out[first : first + 65535],
+                gate_up.stride(0),
+                width,
+                BLOCK=BLOCK,
+                num_warps=4,
+                **early_options(gate_up.device),
+            )
     return out

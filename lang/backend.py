@@ -66,6 +66,12 @@ class Meta(Mapping[str, Any]):
         queue_s: seconds from submission to the first step.
         first_token_s: seconds from submission to the first token.
         total_s: seconds from submission to the end.
+        submitted_at: when it was submitted, in seconds of `time.monotonic()`, where the backend says so.
+        computed: why tokens of the prompt were computed instead of taken from the cache, reason → tokens: `"new"` (the
+            cache never had them behind the tokens before them), `"evicted"` (it had them, and dropped them or was
+            flushed), `"logits"` (it has them; they ran since what follows them was wanted), `"again"` (they ran for
+            this value before it was preempted; counted beside the others), `"uncached"` (there is no prefix cache).
+            Of a `select`, those of all its choices.
         retries: how often it was generated again, since the finished value failed (`gen(validate="after")`).
         probabilities: of a `select`: choice → probability, normalised over the choices.
         choice_logprobs: of a `select`: choice → the score its rule gave.
@@ -86,6 +92,8 @@ class Meta(Mapping[str, Any]):
     queue_s: float = 0.0
     first_token_s: float | None = None
     total_s: float = 0.0
+    submitted_at: float | None = None
+    computed: dict[str, int] = field(default_factory=dict)
     retries: int = 0
     probabilities: dict[str, float] | None = None
     choice_logprobs: dict[str, float] | None = None
@@ -142,6 +150,8 @@ class Score:
         logprob: their sum, the end of turn included where it was asked for.
         end_logprob: log of the summed probability of the end tokens after the continuation, where it was asked for.
         unconditional_logprobs: of `token_ids` with nothing (BOS) before them, where it was asked for.
+        prompt_tokens, cached_tokens, computed, submitted_at, queue_s, total_s: as in `Meta`; here the continuation
+            counts as part of the prompt for what was cached and computed.
     """
 
     text: str
@@ -152,6 +162,10 @@ class Score:
     unconditional_logprobs: tuple[float, ...] | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    computed: dict[str, int] = field(default_factory=dict)
+    submitted_at: float | None = None
+    queue_s: float = 0.0
+    total_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ A `Cell` is the life of one generating node. The executor alone changes it, unde
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,7 @@ class Cell(Binding):
         failure: why there is no text.
         fault: why the text is not the value that was asked for.
         dropped: nobody can read it any more, so its failure is nobody's.
+        recorded_at, sent_at, done_at: when it got so far, in seconds of `time.monotonic()`.
     """
 
     node: Node
@@ -98,6 +100,9 @@ class Cell(Binding):
     fault: BaseException | None = None
     is_done: bool = False
     dropped: bool = False
+    recorded_at: float = field(default_factory=time.monotonic)
+    sent_at: float | None = None
+    done_at: float | None = None
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ Everything that changes is guarded by `changed`; backends and graphs are told wi
 from __future__ import annotations
 
 import concurrent.futures
+import time
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -36,6 +37,8 @@ class Cells(Lifetime):
         stream: whether text is wanted as it appears.
         waves: what its nodes are compiled with: those of its batch, and of the programs that they start.
         item: which item of a batch it is, or was started by.
+        answered: how many of its cells are done.
+        program: the name of the program, for people.
     """
 
     def __init__(self, waves: Waves, *, stream: bool) -> None:
@@ -44,6 +47,8 @@ class Cells(Lifetime):
         self.stream = stream
         self.waves = waves
         self.item: int | None = None
+        self.answered = 0
+        self.program = ""
 
     def prompt(self, tip: Node | None) -> Prompt:
         """The prompt up to and including `tip`, whose text must be known."""
@@ -54,6 +59,7 @@ class Cells(Lifetime):
         with self.changed:
             claimed = not (cell.is_done or cell.sent)
             cell.sent = cell.sent or claimed
+            cell.sent_at = time.monotonic() if claimed else cell.sent_at
         return claimed
 
     def on_text(self, cell: Cell) -> OnText | None:
@@ -97,7 +103,7 @@ class Cells(Lifetime):
                 if cell.done:
                     continue
                 settled.append(cell)
-                cell.is_done = True
+                cell.is_done, cell.done_at = True, time.monotonic()
                 if isinstance(result, Outcome):
                     cell.generations, cell.written, cell.fault = result.generations, result.written, result.fault
                 else:
@@ -111,6 +117,7 @@ class Cells(Lifetime):
                     elif dependent.blockers == 0 and dependent.place is not None and not dependent.done:
                         ready.append(Ready(self, dependent))
                 cell.dependents = []
+            self.answered += len(settled)
             self.notify()
         self._over(settled)
         self.release(len(settled))

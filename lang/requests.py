@@ -7,6 +7,7 @@ text is not the value that was asked for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -115,10 +116,17 @@ def _select_request(call: SelectCall, prompt: Prompt) -> ScoreRequest:
 def _select_outcome(call: SelectCall, result: Sequence[Score]) -> Outcome:
     decision = call.method.decide(call.choices, list(result), temperature=call.temperature, seed=call.sampling.seed)
     choice, score = call.choices[decision.index], result[decision.index]
+    computed: Counter[str] = Counter()
+    for one in result:
+        computed.update(one.computed)
     meta = Meta(
         finish_reason="stop",
         prompt_tokens=score.prompt_tokens,
         cached_tokens=score.cached_tokens,
+        computed=dict(computed),
+        submitted_at=score.submitted_at,
+        queue_s=min(one.queue_s for one in result),
+        total_s=max(one.total_s for one in result),
         completion_tokens=len(score.token_ids),
         token_ids=score.token_ids,
         logprobs=score.token_logprobs,

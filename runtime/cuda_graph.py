@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from .attention import Attention
 from .batch import TRASH_SLOT, StepBatch
 from .kv_cache import KVCache, upload
 from .models import CausalLM
@@ -30,19 +31,11 @@ _log = logging.getLogger("radicel")
 
 
 @runtime_checkable
-class FixedAttention(Protocol):
+class FixedAttention(Attention, Protocol):
     """An `Attention` whose metadata can stay where a graph expects it."""
 
     def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> Any:
         """Metadata for up to `num_seqs` sequences, at addresses that `prepare` writes to."""
-        ...
-
-    def prepare(self, batch: StepBatch, page_table: Tensor) -> Any:
-        """See `Attention.prepare`."""
-        ...
-
-    def attend(self, layer_k: Tensor, layer_v: Tensor, q: Tensor, meta: Any) -> Tensor:
-        """See `Attention.attend`."""
         ...
 
 

@@ -2,9 +2,10 @@
 
 In: sequences (`submit`, `cancel`), from any thread. Out: calls of their listeners, on the engine's thread.
 
-`_step` is the map of the system, and `stepper.py` what a step does. Ownership: a sequence is its caller's until `submit` returns, then the engine's until
-its listener is called, once. `_live` holds every sequence between the two, whatever happens in a step: so whoever is
-owed an answer gets one, also when a step raises (`EngineDeadError`) or the engine is closed (`BackendClosedError`).
+`_step` is the map of the system, `stepper.py` what a step does. Ownership: a sequence is its caller's until `submit`
+returns, then the engine's until its listener is called, once. `_live` holds every sequence between the two, whatever
+happens in a step: so whoever is owed an answer gets one, also when a step raises (`EngineDeadError`) or the engine is
+closed (`BackendClosedError`).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import numpy as np
 
 from .batch import Chain, RowUpdate, Segment
 from .demand_tree import Demand
+from .dropped import DroppedStretches
 from .engine_config import EngineConfig
 from .kv_pool import SlotPool, Slots
 from .leases import LeaseBook, namespace_of
@@ -31,6 +32,8 @@ from .request import Sequence
 __all__ = ["NO_SLOTS", "Placement"]
 
 NO_SLOTS: Slots = np.empty(0, dtype=np.int32)
+
+_REMEMBERED = 4  # dropped tokens that are remembered, for each slot: so many pools full of them
 
 
 class Placement:
@@ -43,7 +46,8 @@ class Placement:
     def __init__(self, config: EngineConfig, *, num_slots: int, num_rows: int) -> None:
         self.pool = SlotPool(num_slots)
         self.leases = LeaseBook(self._needed_less, enabled=config.leases and config.prefix_cache)
-        self.tree = RadixCache(self.leases.need if config.leases else None)
+        self.dropped = DroppedStretches(_REMEMBERED * num_slots)
+        self.tree = RadixCache(self.leases.need if config.leases else None, self.dropped)
         self.free_rows = list(range(min(num_rows, config.max_running)))[::-1]
         self.updates: list[RowUpdate] = []  # not yet part of a step
         self._config = config
@@ -84,6 +88,9 @@ class Placement:
         seq.row = self.free_rows.pop()
         if len(slots):
             self.updates.append(RowUpdate(seq.row, 0, slots))
+        if seq.node is not None:
+            reach = self.dropped.take(namespace_of(seq), seq.tokens.view(0, seq.prefill_end), seq.tree_len)
+            seq.dropped_to = max(seq.dropped_to, reach)
         _skip(seq)
 
     def rematch(self, seq: Sequence) -> None:
@@ -100,6 +107,7 @@ class Placement:
 
     def grow(self, seq: Sequence, count: int) -> Slots:
         """Slots for the next `count` tokens of a prefill, put into the tree, which must not have them."""
+        seq.note_computed(seq.kv_len, seq.kv_len + count, cacheable=seq.node is not None)
         if seq.node is None:
             return self.decode([seq], [count])[0]
         slots = self._take(count)
@@ -129,6 +137,7 @@ class Placement:
             known = min(seq.kv_len, len(seq))
             own, unread = own[: known - seq.tree_len], own[known - seq.tree_len :]
             if len(own):
+                self.dropped.take(namespace_of(seq), seq.tokens.view(0, known), seq.tree_len)
                 _, own = self.tree.insert(seq.node, seq.tokens.view(seq.tree_len, known), own)
             self.tree.unlock(seq.node)
             self.pool.give_back(unread)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .demand_tree import Need
+from .dropped import DroppedStretches
 from .eviction import EvictionOrder
 from .kv_pool import Slots
 from .radix_node import EMPTY, Namespace, Node, Tokens, path_tokens, upward
@@ -43,6 +44,7 @@ class RadixCache:
 
     Args:
         future: what is needed again of the beginning of some tokens, and when; None: nothing is known.
+        dropped: is told what was evicted, for reports; None: nobody asks.
 
     Attributes:
         evictable_size: slots on unlocked edges, "cached, held by none".
@@ -50,7 +52,9 @@ class RadixCache:
         splits: how often an edge was split: until it was, a node's path is the same.
     """
 
-    def __init__(self, future: Callable[[Namespace, Tokens], Need] | None = None) -> None:
+    def __init__(
+        self, future: Callable[[Namespace, Tokens], Need] | None = None, dropped: DroppedStretches | None = None
+    ) -> None:
         self.evictable_size = 0
         self.protected_size = 0
         self.splits = 0
@@ -58,6 +62,7 @@ class RadixCache:
         self._serials = itertools.count()
         self._clock = 0
         self._order = EvictionOrder(future)
+        self._dropped = dropped
 
     def root(self, namespace: Namespace) -> Node:
         """The root of a namespace, made on first use."""
@@ -225,6 +230,7 @@ class RadixCache:
 
     def _cut(self, leaf: Node, count: int) -> Slots:
         keep = len(leaf) - count
+        self._note_dropped(leaf, count)
         if keep > 0:
             slots = leaf.slots[keep:]
             leaf.tokens, leaf.slots = leaf.tokens[:keep], leaf.slots[:keep]
@@ -241,6 +247,14 @@ class RadixCache:
         elif not above.children and not above.locks:
             self._order.add(above)
         return leaf.slots
+
+    def _note_dropped(self, leaf: Node, count: int) -> None:
+        if self._dropped is not None:
+            path = path_tokens(leaf)
+            key = self._dropped.add(leaf.namespace, path, len(path) - count, leaf.dropped)
+            above = leaf if count < len(leaf) else leaf.parent
+            assert above is not None
+            above.dropped = key
 
     def _drop_if_empty(self, root: Node) -> None:
         if not root.children and not root.locks:

@@ -35,10 +35,12 @@ class Node:
         serial: unique, in order of creation.
         queued: whether the queue of unneeded leaves has an entry for it.
         leased: its valid entry in the queue of leased leaves, if it has one.
+        dropped: the key of what was dropped last right behind its end (`dropped.py`), if anything was.
     """
 
     __slots__ = (
         "children",
+        "dropped",
         "last_used",
         "leased",
         "locks",
@@ -61,6 +63,7 @@ class Node:
         self.last_used = 0
         self.queued = False
         self.leased: tuple[int, int, Node] | None = None
+        self.dropped: int | None = None
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])

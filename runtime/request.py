@@ -108,6 +108,8 @@ class SequenceResult:
         top_logprobs: per output position the most likely ids, if asked.
         prompt_logprobs: of prompt_ids[logprob_start:], None for position 0, if asked.
         end_logprob: log of the summed probability of `score_end_ids` after the last token, if asked.
+        computed: why prompt tokens were computed: reason → how many (`Meta.computed`).
+        submitted_at: `time.monotonic()` seconds.
     """
 
     finish_reason: FinishReason
@@ -123,6 +125,8 @@ class SequenceResult:
     queue_s: float = 0.0
     first_token_s: float | None = None
     total_s: float = 0.0
+    computed: dict[str, int] = field(default_factory=dict)
+    submitted_at: float | None = None
 
 
 class Listener(Protocol):
@@ -173,6 +177,7 @@ class Sequence:
 
         [0, ran_to)        were through at some time, before a preemption perhaps. `prompt_run` counts the prompt tokens
                            that ran for the first time; the others were cached.
+        [0, dropped_to)    were in the cache before this sequence, as far as is known.
     """
 
     prompt_ids: list[int]
@@ -215,6 +220,8 @@ class Sequence:
     ran_to: int = field(default=0, init=False)
     prompt_run: int = field(default=0, init=False)
     prompt_counted: bool = field(default=False, init=False)
+    dropped_to: int = field(default=0, init=False)
+    computed: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     # filled from a step's results
     begun: bool = field(default=False, init=False)
@@ -278,6 +285,26 @@ class Sequence:
         self.output_ids.append(token_id)
         self.tokens.append(token_id)
 
+    def note_computed(self, begin: int, end: int, *, cacheable: bool) -> None:
+        """Counts why the positions [begin, end) of its prefill are computed, before they run.
+
+        Args:
+            cacheable: whether there is a prefix cache.
+        """
+        first, prompt_end = max(begin, self.ran_to), min(end, len(self.prompt_ids))
+        dropped = max(0, min(prompt_end, self.dropped_to) - first)
+        counts = {"again": min(end, self.ran_to) - begin, "evicted": dropped}
+        counts["new" if cacheable else "uncached"] = prompt_end - first - dropped
+        for reason, count in counts.items():
+            if count > 0:
+                self.computed[reason] = self.computed.get(reason, 0) + count
+
+    def why_computed(self) -> dict[str, int]:
+        """Reason → prompt tokens computed for it; with `cached_tokens`, all but "again" sum to what is through."""
+        of_its_own = sum(count for reason, count in self.computed.items() if reason != "again")
+        logits = self.prompt_run - of_its_own
+        return {**self.computed, "logits": logits} if logits > 0 else dict(self.computed)
+
     def first_logits(self) -> int:
         """The first position whose logits are still wanted; `len` where none are."""
         first = len(self)
@@ -321,4 +348,6 @@ class Sequence:
             queue_s=(self.first_step_at or now) - self.submitted_at,
             first_token_s=None if self.first_token_at is None else self.first_token_at - self.submitted_at,
             total_s=now - self.submitted_at,
+            computed=self.why_computed(),
+            submitted_at=self.submitted_at,
         )

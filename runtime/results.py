@@ -137,6 +137,8 @@ def generations(
             queue_s=result.queue_s,
             first_token_s=result.first_token_s,
             total_s=result.total_s,
+            computed=result.computed,
+            submitted_at=result.submitted_at,
         )
         made.append(Generation(sink.text, tuple(ids), None, meta, replaced=sink.replaced))
     return made
@@ -167,6 +169,10 @@ def scores(
                 unconditional_logprobs=alone,
                 prompt_tokens=start,
                 cached_tokens=results[i].cached_tokens,
+                computed=results[i].computed,
+                submitted_at=results[i].submitted_at,
+                queue_s=results[i].queue_s,
+                total_s=results[i].total_s,
             )
         )
     return made

@@ -7,8 +7,10 @@ surrogates are in no set: no UTF-8 text has them.
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 __all__ = ["ANY", "CharSet", "category", "ecma_space", "fold", "general_category", "of_ranges"]
 
@@ -70,30 +72,20 @@ def contains(chars: CharSet, code: int) -> bool:
     return any(low <= code <= high for low, high in chars)
 
 
-@functools.lru_cache(maxsize=64)
-def _where(test: Callable[[str], bool]) -> CharSet:
-    found: list[tuple[int, int]] = []
-    for code in range(_LAST + 1):
-        if test(chr(code)):
-            if found and found[-1][1] == code - 1:
-                found[-1] = (found[-1][0], code)
-            else:
-                found.append((code, code))
-    return of_ranges(found)
-
-
-def _is_word(char: str) -> bool:
-    return char.isalnum() or char == "_"
+# Beyond these no character is assigned but private ones (planes 15 and 16), which are of no class that is asked for.
+_ASSIGNED = ((0, 0x3FFFF), (0xE0000, 0xE0FFF))
+_CLASSES = {"digit": r"\d+", "space": r"\s+", "word": r"\w+"}
 
 
 @functools.cache
 def category(name: str, ascii_only: bool) -> CharSet:
     """`"digit"`, `"space"` or `"word"` as Python's `re` means it, with or without `re.ASCII`."""
-    tests: dict[str, Callable[[str], bool]] = {"digit": str.isdecimal, "space": str.isspace, "word": _is_word}
-    if not ascii_only:
-        return _where(tests[name])
-    low = [(c, c) for c in range(128) if tests[name](chr(c)) and (name != "space" or chr(c) in " \t\n\r\f\v")]
-    return of_ranges(low)
+    pattern = re.compile(_CLASSES[name], re.ASCII if ascii_only else 0)
+    found: list[tuple[int, int]] = []
+    for low, high in ((0, 127),) if ascii_only else _ASSIGNED:
+        text = "".join(map(chr, range(low, high + 1)))
+        found += [(low + match.start(), low + match.end() - 1) for match in pattern.finditer(text)]
+    return of_ranges(found)
 
 
 @functools.cache
@@ -116,11 +108,23 @@ def general_category(name: str) -> CharSet | None:
     short = _LONG_NAMES.get(name, name)
     if len(short) not in (1, 2) or short[0] not in "LMNPSZC":
         return None
-    return _where(functools.partial(_in_category, short)) or None
+    return of_ranges(r for own, ranges in _categories().items() if own.startswith(short) for r in ranges) or None
 
 
-def _in_category(short: str, char: str) -> bool:
-    return unicodedata.category(char).startswith(short)
+@functools.cache
+def _categories() -> dict[str, list[tuple[int, int]]]:
+    """The general categories: name → runs of characters."""
+    found: dict[str, list[tuple[int, int]]] = {"Co": [], "Cn": [(0x40000, 0xDFFFF), (0xE1000, 0xEFFFF)]}
+    for low, high in _ASSIGNED:
+        code = low
+        for name, run in itertools.groupby(map(unicodedata.category, map(chr, range(low, high + 1)))):
+            size = sum(1 for _ in run)
+            found.setdefault(name, []).append((code, code + size - 1))
+            code += size
+    for plane in (0xF0000, 0x100000):
+        found["Co"].append((plane, plane + 0xFFFD))
+        found["Cn"].append((plane + 0xFFFE, plane + 0xFFFF))
+    return found
 
 
 @functools.cache

@@ -20,6 +20,7 @@ import referencing.jsonschema
 from jsonschema.validators import validator_for
 
 from ..errors import ConstraintError
+from .metaschema import obeys_metaschema
 
 __all__ = ["DRAFTS", "Sub", "admits", "root_sub", "subschema"]
 
@@ -216,6 +217,9 @@ def _draft_of(schema: Any) -> Draft:
             keyword="$schema",
             pointer="/$schema",
         )
+    for draft in [known] if known else DRAFTS:
+        if obeys_metaschema(schema, draft.year):
+            return dataclasses.replace(draft, declared=known is not None)
     first: jsonschema.SchemaError | None = None
     for draft in [known] if known else DRAFTS:
         error = next(_metaschema(draft).iter_errors(schema), None)

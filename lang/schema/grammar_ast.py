@@ -19,29 +19,32 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ref(Leaf):
     """The text of another rule."""
 
     name: str
+    __hash__ = Leaf.__hash__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token(Leaf):
     """What a lexer reads as one: a text of the node."""
 
     node: Node
+    __hash__ = Leaf.__hash__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Foreign(Leaf):
     """A token that the engine reads as a JSON schema; the node allows at least its texts."""
 
     schema: str
     node: Node
+    __hash__ = Leaf.__hash__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bag(Leaf):
     """Elements in any order, each at most once; between them, any number of others.
 
@@ -64,6 +67,7 @@ class Bag(Leaf):
     other_first: Node
     other_later: Node
     least_others: int = 0
+    __hash__ = Leaf.__hash__
 
     def may_end(self, seen: int) -> bool:
         """Whether it may end after these elements (a bit each; the bit after them: others occurred)."""

@@ -98,6 +98,8 @@ def other_names(names: Collection[str]) -> Node:
 
 def one_of(texts: Collection[str]) -> Node:
     """Exactly these texts; beginnings that they share are written once."""
+    if len(texts) == 1:
+        return seq(*map(char, *texts))
     return _tree(sorted(set(texts)), 0) if texts else NOTHING
 
 
@@ -120,7 +122,9 @@ def _tree(texts: list[str], depth: int) -> Node:
 @functools.lru_cache(maxsize=1024)
 def _full_match(pattern: str) -> Node:
     node = RegexParser(ecma=False).parse(pattern)
-    return language(node, charsets.category("word", False), search=False)
+    # Only a border of a word asks which characters are of one, and finding them all takes time.
+    word = charsets.category("word", False) if "\\b" in pattern.lower() else ()
+    return language(node, word, search=False)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from . import charsets
 from .charsets import CharSet
@@ -23,61 +23,84 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Chars:
+class Kept:
+    """Nodes are deep and looked up often, so each reckons its hash once (which is of this process, and not pickled)."""
+
+    __slots__ = ("_hash",)
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    _hash: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((type(self), *(getattr(self, name) for name in self.__dataclass_fields__)))
+            object.__setattr__(self, "_hash", found)
+            return found
+
+
+@dataclass(frozen=True, slots=True)
+class Chars(Kept):
     """One character of a set."""
 
     chars: CharSet
+    __hash__ = Kept.__hash__
 
 
-@dataclass(frozen=True)
-class Seq:
+@dataclass(frozen=True, slots=True)
+class Seq(Kept):
     """One item after the other."""
 
     items: tuple[Node, ...]
+    __hash__ = Kept.__hash__
 
 
-@dataclass(frozen=True)
-class Alt:
+@dataclass(frozen=True, slots=True)
+class Alt(Kept):
     """One of the options."""
 
     options: tuple[Node, ...]
+    __hash__ = Kept.__hash__
 
 
-@dataclass(frozen=True)
-class Repeat:
+@dataclass(frozen=True, slots=True)
+class Repeat(Kept):
     """An item `low` to `high` times; None is without end."""
 
     item: Node
     low: int
     high: int | None
+    __hash__ = Kept.__hash__
 
 
-@dataclass(frozen=True)
-class And:
+@dataclass(frozen=True, slots=True)
+class And(Kept):
     """A text of every part."""
 
     parts: tuple[Node, ...]
+    __hash__ = Kept.__hash__
 
 
-@dataclass(frozen=True)
-class Not:
+@dataclass(frozen=True, slots=True)
+class Not(Kept):
     """A text that is none of the part's."""
 
     part: Node
+    __hash__ = Kept.__hash__
 
 
-@dataclass(frozen=True)
-class Look:
+@dataclass(frozen=True, slots=True)
+class Look(Kept):
     """A condition on a position: that the item stands, or (`negated`) does not stand, after (`ahead`) or before it."""
 
     ahead: bool
     negated: bool
     item: Node
+    __hash__ = Kept.__hash__
 
 
-@dataclass(frozen=True)
-class Anchor:
+@dataclass(frozen=True, slots=True)
+class Anchor(Kept):
     """A condition on a position: `start`, `end`, `end_or_newline` (Python's `$`), `boundary`, `not_boundary`.
 
     `line_start` and `line_end` are those of `re.MULTILINE`.
@@ -85,10 +108,13 @@ class Anchor:
 
     kind: str
     spelled: str
+    __hash__ = Kept.__hash__
 
 
-class Leaf:
+class Leaf(Kept):
     """What a grammar adds to the algebra (`grammar_ast.py`)."""
+
+    __slots__ = ()
 
 
 Node: TypeAlias = Chars | Seq | Alt | Repeat | And | Not | Anchor | Look | Leaf

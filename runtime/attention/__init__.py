@@ -34,13 +34,26 @@ class Attention(Protocol):
         """
         ...
 
-    def attend(self, layer_k: torch.Tensor, layer_v: torch.Tensor, q: torch.Tensor, meta: Any) -> torch.Tensor:
+    def attend(
+        self,
+        layer_k: torch.Tensor,
+        layer_v: torch.Tensor,
+        q: torch.Tensor,
+        meta: Any,
+        *,
+        window: int = 0,
+        softcap: float = 0.0,
+        scale: float | None = None,
+    ) -> torch.Tensor:
         """Attention of one layer, after the step's own keys and values were stored.
 
         Args:
             layer_k, layer_v: [slots, kv_heads, head_dim].
             q: [T, heads, head_dim].
             meta: what `prepare` gave.
+            window: positions that a query of this layer sees at most, its own the last; 0 for all.
+            softcap: bounds the scores to softcap · tanh(score / softcap); 0 for none.
+            scale: factor of the scores; 1 / √head_dim without it.
 
         Returns:
             [T, heads, head_dim].

@@ -94,7 +94,7 @@ class TritonAttention:
 
     Attributes:
         tuning: of the plans; set it before the first `prepare`.
-        window, softcap, scale: of the model's attention.
+        scale: factor of the scores where a layer has none of its own.
     """
 
     def __init__(
@@ -105,13 +105,9 @@ class TritonAttention:
         device: torch.device,
         dtype: torch.dtype,
         *,
-        window: int = 0,
-        softcap: float = 0.0,
         tuning: RadixTuning | None = None,
     ) -> None:
         self.device = device
-        self.window = window
-        self.softcap = softcap
         self.scale = head_dim**-0.5
         self.tuning = tuning or RadixTuning()
         self._group = num_heads // kv_heads
@@ -145,16 +141,27 @@ class TritonAttention:
         """
         return TritonMeta(page_table, None, ((queries, self._plan(queries, page_table).first_rows(num_seqs)),))
 
-    def attend(self, layer_k: Tensor, layer_v: Tensor, q: Tensor, meta: TritonMeta) -> Tensor:
+    def attend(
+        self,
+        layer_k: Tensor,
+        layer_v: Tensor,
+        q: Tensor,
+        meta: TritonMeta,
+        *,
+        window: int = 0,
+        softcap: float = 0.0,
+        scale: float | None = None,
+    ) -> Tensor:
         """Attention of one layer; see `Attention.attend`."""
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        options = {"window": self.window, "softcap": self.softcap, "out": out}
+        options = {"window": window, "softcap": softcap, "out": out}
+        scale = self.scale if scale is None else scale
         for queries, plan in meta.plans:
-            self._radix(q, layer_k, layer_v, meta.page_table, plan, self.scale, queries=queries, **options)
+            self._radix(q, layer_k, layer_v, meta.page_table, plan, scale, queries=queries, **options)
         if meta.ragged is not None:
             part = meta.ragged
             self._ragged(
-                q, layer_k, layer_v, meta.page_table, part.rows, part.starts, part.lens, self.scale, tiles=part.tiles,
+                q, layer_k, layer_v, meta.page_table, part.rows, part.starts, part.lens, scale, tiles=part.tiles,
                 **options,
             )  # fmt: skip
         return out

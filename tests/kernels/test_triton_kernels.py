@@ -52,6 +52,15 @@ def test_norms(dtype: torch.dtype, tolerance: float, tokens: int, width: int) ->
     assert torch.equal(mine, theirs)
 
 
+def test_norm_with_wider_weights() -> None:
+    x, weight = _random(5, 24, dtype=torch.float16), _random(24, seed=5)
+    wanted = reference.rms_norm(x.float(), weight, 1e-5).half()
+    for norm in (reference.rms_norm, KERNELS["rms_norm"].triton()):
+        found = norm(x, weight, 1e-5)
+        assert found.dtype == torch.float16
+        _close(found, wanted, 2e-3)
+
+
 def test_norm_of_a_view_and_of_float64() -> None:
     wide = _random(4, 3, 40)
     weight = _random(16)

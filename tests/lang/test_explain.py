@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,16 +126,3 @@ def test_explain_has_colours_on_a_terminal() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=120)
     console.print(plan(2).explain())
     assert "\x1b[" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-@pytest.mark.model
-def test_the_page_shows_what_users_see(repo_root: Path, model_dir: Path) -> None:
-    page = (repo_root / "docs" / "plans.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.M | re.S)
-    assert [language for language, _ in blocks] == ["python", "text"] * 2
-    names: dict[str, Any] = {}
-    for (_, code), (_, expected) in zip(blocks[::2], blocks[1::2]):
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown):
-            exec(compile(code, "plans.py", "exec"), names)
-        assert shown.getvalue() == expected

@@ -1,38 +1,25 @@
-"""What the pages say is true: their links lead somewhere, their commands exist, the README's programs run."""
+"""What the pages say is true: their links lead somewhere, their commands exist. `test_docs_programs.py` runs them."""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
 import stat
 import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
+import pages
 import pytest
+import radicel
 import source_tree as src
 from radicel import cli
 
-PAGES = sorted([*src.ROOT.glob("*.md"), *(src.ROOT / "docs").rglob("*.md"), *(src.ROOT / "examples").rglob("*.md")])
-NAMED = {str(page.relative_to(src.ROOT)): page for page in PAGES}
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    """The page's fenced blocks in a language."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.M | re.S)
-    return [textwrap.dedent(text) for _, text in found]
+NAMED = pages.pages()
 
 
 def commands() -> list[tuple[str, str]]:
     """(page, command line) of every shell block."""
-    lines = []
-    for name, page in NAMED.items():
-        for block in blocks(page, "sh"):
-            lines += [(name, line) for line in block.splitlines() if line.strip() and not line.startswith("#")]
-    return lines
+    return [(name, line) for name, page in NAMED.items() for line in pages.shell_lines(page)]
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -59,7 +46,7 @@ def test_the_readme_has_commands_and_a_program() -> None:
         "make test-all",
         "radicel pull",
     }
-    assert blocks(NAMED["README.md"], "python")
+    assert pages.blocks(NAMED["README.md"], "python")
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
@@ -81,37 +68,35 @@ def test_ci_runs_what_the_readme_says() -> None:
     lines = script.read_text().splitlines()
     assert lines[0] == "#!/usr/bin/env bash"
     assert "set -eu" in lines
-    assert lines[-2:] == ["make test", "make test-all"]
+    assert lines[-3:] == ["make docs", "make test", "make test-all"]
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_python_in_pages_is_python(name: str) -> None:
-    for block in blocks(NAMED[name], "python"):
-        ast.parse(block, name, feature_version=(3, 10))
+    for block in pages.blocks(NAMED[name], "python"):
+        ast.parse(block.text, name, feature_version=(3, 10))
 
 
-PROGRAMS = [
-    (name, i) for name in ("README.md", "docs/token-boundaries.md") for i in range(len(blocks(NAMED[name], "python")))
-]
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(("name", "number"), PROGRAMS)
-def test_the_pages_programs_run(name: str, number: int, model_dir: Path, tmp_path: Path) -> None:
-    """As a new user would: typed into a file, run in another folder."""
-    (tmp_path / "quickstart.py").write_text(blocks(NAMED[name], "python")[number], encoding="utf-8")
-    environment = {**os.environ, "PYTHONWARNINGS": "default"}
-    done = subprocess.run(
-        [sys.executable, "quickstart.py"], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "".join(
+        page.read_text(encoding="utf-8") for name, page in NAMED.items() if name.startswith("docs/reference/")
     )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout.strip()
+    told = set(re.findall(r"^::: radicel(?:\.\w+)*\.(\w+)$", text, re.M))
+    said = set(re.findall(r"`(\w+)`", text))
+    assert set(radicel.__all__) - told - said == set()
+
+
+def test_every_page_is_in_the_site() -> None:
+    config = (src.ROOT / ".mkdocs.yml").read_text(encoding="utf-8")
+    pages_there = {str(page.relative_to(src.ROOT / "docs")) for page in (src.ROOT / "docs").rglob("*.md")}
+    assert pages_there == set(  # a new page needs a line in .mkdocs.yml, under nav
+        re.findall(r"[\w/-]+\.md", config.partition("\nnav:")[2])
+    )
 
 
 def test_the_makefile_documents_its_main_targets() -> None:
     text = (src.ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][a-z-]*):", text, re.M))
-    assert {"demo", "test", "test-all", "lint", "types", "clean"} <= targets
+    assert {"demo", "test", "test-all", "lint", "types", "docs", "clean"} <= targets
     (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.M)
     assert set(phony.split()) == targets

@@ -27,8 +27,8 @@ CONTRACTS = {
 
 LAZY = {
     "radicel.cli": "commands that need the runtime import it when they run",
-    "radicel.cli_chat": "as cli",
-    "radicel.cli_run": "as cli",
+    "radicel.cli.chat": "as cli",
+    "radicel.cli.run": "as cli",
     "radicel.testing": "accepts() asks the runtime's own masks",
 }
 """Language modules that may import the runtime, inside functions only."""

@@ -28,6 +28,8 @@ LENS = {
     "prefill beside decode": [(30, 30), (1, 40), (1, 3), (7, 64), (1, 41), (30, 96)],
 }
 
+LAYERS = [(1, 0.0, 0.3), (7, 0.0, 1.0), (25, 0.0, 0.3), (500, 0.0, 0.3), (0, 2.0, 1.0), (7, 3.0, 0.3), (25, 1.0, 2.0)]
+
 
 def _step(lens: list[tuple[int, int]], rows: list[int]) -> StepBatch:
     num_tokens = sum(q for q, _ in lens)
@@ -43,7 +45,15 @@ def _step(lens: list[tuple[int, int]], rows: list[int]) -> StepBatch:
 
 
 def _compare(
-    lens: list[tuple[int, int]], share: int, dtype: torch.dtype, tolerance: float, num_rows: int = 16, seed: int = 0
+    lens: list[tuple[int, int]],
+    share: int,
+    dtype: torch.dtype,
+    tolerance: float,
+    num_rows: int = 16,
+    seed: int = 0,
+    window: int = 0,
+    softcap: float = 0.0,
+    scale: float = DIM**-0.5,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     batch = _step(lens, torch.randperm(num_rows, generator=generator)[: len(lens)].tolist())
@@ -55,10 +65,12 @@ def _compare(
     for row, kv_len in zip(batch.rows, batch.kv_lens):
         table[row, kv_len:] = NUM_SLOTS - 1
     attention = make_attention("torch", num_heads=KV_HEADS * share, kv_heads=KV_HEADS, head_dim=DIM, device=CPU)
-    found = attention.attend(cache[0], cache[1], q, attention.prepare(batch, table))
+    options = {"window": window, "softcap": softcap}
+    meta = attention.prepare(batch, table)
+    found = attention.attend(cache[0], cache[1], q, meta, scale=scale, **options)
     starts = torch.from_numpy(np.concatenate(([0], np.cumsum(batch.q_lens))))
     rows, kv_lens = torch.from_numpy(batch.rows), torch.from_numpy(batch.kv_lens)
-    wanted = ragged_attention(q, cache[0], cache[1], table, rows, starts, kv_lens, DIM**-0.5)
+    wanted = ragged_attention(q, cache[0], cache[1], table, rows, starts, kv_lens, scale, **options)
     torch.testing.assert_close(found.double(), wanted.double(), atol=tolerance, rtol=tolerance)
 
 
@@ -71,16 +83,31 @@ def test_equals_the_reference(name: str, share: int, dtype: torch.dtype, toleran
     _compare(LENS[name], share, dtype, tolerance)
 
 
+@pytest.mark.parametrize(("window", "softcap", "scale"), LAYERS)
+@pytest.mark.parametrize("cells", [1, 300, torch_attention.MASK_CELLS])
+@pytest.mark.parametrize("name", LENS)
+def test_windows_caps_and_scales(
+    name: str, window: int, softcap: float, scale: float, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_attention, "MASK_CELLS", cells)
+    _compare(LENS[name], 3, torch.float64, 1e-12, window=window, softcap=softcap, scale=scale)
+    _compare(LENS[name], 1, torch.float32, 1e-5, window=window, softcap=softcap, scale=scale)
+
+
 @given(
     lens=st.lists(
         st.integers(1, CONTEXT).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))), min_size=1, max_size=12
     ),
     share=st.sampled_from([1, 2, 5]),
     seed=st.integers(0, 1000),
+    window=st.sampled_from([0, 0, 1, 2, 20, 200]),
+    softcap=st.sampled_from([0.0, 2.0]),
 )
 @settings(max_examples=150, deadline=None)
-def test_equals_the_reference_on_any_raggedness(lens: list[tuple[int, int]], share: int, seed: int) -> None:
-    _compare(lens, share, torch.float64, 1e-12, seed=seed)
+def test_equals_the_reference_on_any_raggedness(
+    lens: list[tuple[int, int]], share: int, seed: int, window: int, softcap: float
+) -> None:
+    _compare(lens, share, torch.float64, 1e-12, seed=seed, window=window, softcap=softcap)
 
 
 @pytest.mark.parametrize("cells", [1, 100, 1000])
@@ -95,11 +122,20 @@ def test_a_decode_batch_is_one_group_and_a_long_mask_is_cut() -> None:
     attention = torch_attention.TorchAttention(4, 2, 8, CPU)
     table = torch.zeros((64, 20_000), dtype=torch.int32)
     decode = attention.prepare(_step([(1, 900 + i) for i in range(64)], list(range(64))), table)
-    assert len(decode.groups) == 1
+    assert len(attention.groups(decode)) == 1
     chunk = attention.prepare(_step([(4000, 20_000)], [0]), table)
-    masks = [block.mask for block in chunk.groups[0].blocks]
+    masks = [block.mask for block in attention.groups(chunk)[0].blocks]
     assert len(masks) > 1
     assert max(mask.numel() for mask in masks if mask is not None) <= torch_attention.MASK_CELLS
+
+
+def test_only_what_a_window_shows_is_gathered() -> None:
+    attention = torch_attention.TorchAttention(4, 2, 8, CPU)
+    table = torch.zeros((4, 20_000), dtype=torch.int32)
+    meta = attention.prepare(_step([(1, 9000), (1, 20_000), (50, 15_000)], [0, 1, 2]), table)
+    groups = attention.groups(meta, window=100)
+    assert sorted((group.size, group.num_kv) for group in groups) == [(1, 149), (2, 100)]
+    assert attention.groups(meta, window=100) is groups
 
 
 def test_found_by_name() -> None:

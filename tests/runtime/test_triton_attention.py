@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from radicel import LocalRuntime
 from radicel.kernels.reference import ragged_attention
@@ -55,9 +55,13 @@ def _attention(share: int) -> TritonAttention:
         max_size=4,
     ),
     share=st.sampled_from([1, 2, 5]),
+    layer=st.sampled_from([{}, {"window": 7}, {"window": 40, "softcap": 3.0}, {"scale": 1.5}]),
 )
+@example([[(1, 1)], [(7, 7), (1, 96), (1, 1), (1, 1), (6, 6), (7, 7), (15, 15)], [(1, 1)]], 1, {})  # a row begins anew
 @settings(max_examples=60, deadline=None)
-def test_equals_the_reference_step_after_step(steps: list[list[tuple[int, int]]], share: int) -> None:
+def test_equals_the_reference_step_after_step(
+    steps: list[list[tuple[int, int]]], share: int, layer: dict[str, Any]
+) -> None:
     generator = torch.Generator().manual_seed(0)
     attention = _attention(share)
     for lens in steps:
@@ -68,10 +72,11 @@ def test_equals_the_reference_step_after_step(steps: list[list[tuple[int, int]]]
         for row, kv_len in zip(batch.rows, batch.kv_lens):
             table[row, kv_len:] = NUM_SLOTS - 1
         q = torch.randn((batch.num_tokens, KV_HEADS * share, DIM), generator=generator, dtype=torch.float64)
-        found = attention.attend(cache[0], cache[1], q, attention.prepare(batch, table))
+        found = attention.attend(cache[0], cache[1], q, attention.prepare(batch, table), **layer)
         starts = torch.from_numpy(np.concatenate(([0], np.cumsum(batch.q_lens))))
         rows, kv_lens = torch.from_numpy(batch.rows), torch.from_numpy(batch.kv_lens)
-        wanted = ragged_attention(q, cache[0], cache[1], table, rows, starts, kv_lens, DIM**-0.5)
+        options = {"scale": DIM**-0.5, **layer}
+        wanted = ragged_attention(q, cache[0], cache[1], table, rows, starts, kv_lens, **options)
         torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
 
 

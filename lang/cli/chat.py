@@ -15,7 +15,7 @@ _HELP = "/reset starts anew, /exit (or Ctrl-D) ends, Ctrl-C stops an answer"
 
 def chat(model: str | None, *, system: str | None, temperature: float | None, max_tokens: int) -> None:
     """Talks until the input ends. What was said stays in the model's cache, so only new text is computed."""
-    from .runtime.local import LocalRuntime
+    from ..runtime.local import LocalRuntime
 
     with LocalRuntime(model) as runtime:
         on_terminal = sys.stdin.isatty()

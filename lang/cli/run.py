@@ -19,11 +19,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from .backend import Backend, Meta
-from .default_backend import get_default_backend
-from .errors import ProgramError
-from .program import Program
-from .state import State
+from ..backend import Backend, Meta
+from ..default_backend import get_default_backend
+from ..errors import ProgramError
+from ..program import Program
+from ..state import State
 
 __all__ = ["load_program", "read_arguments", "run_program"]
 
@@ -155,7 +155,7 @@ def _backend(model: str | None) -> Iterator[Backend]:
     if model is None and default is not None:
         yield default
         return
-    from .runtime.local import LocalRuntime
+    from ..runtime.local import LocalRuntime
 
     with LocalRuntime(model) as runtime:
         yield runtime

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import RadicelError, UnsupportedError
+from ..errors import RadicelError, UnsupportedError
 
 __all__ = ["main", "parser"]
 
@@ -128,7 +128,7 @@ def _version() -> str:
 
 
 def _pull(args: argparse.Namespace) -> None:
-    from .runtime import hub
+    from ..runtime import hub
 
     folder = hub.pull(args.model)
     if args.json:
@@ -138,7 +138,7 @@ def _pull(args: argparse.Namespace) -> None:
 
 
 def _models(args: argparse.Namespace) -> None:
-    from .runtime import hub
+    from ..runtime import hub
 
     rows = [
         {
@@ -162,7 +162,7 @@ def _models(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from .cli_run import run_program
+    from .run import run_program
 
     result = run_program(args.program, args.arguments, model=args.model, as_json=args.json)
     if args.json:
@@ -170,13 +170,13 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _chat(args: argparse.Namespace) -> None:
-    from .cli_chat import chat
+    from .chat import chat
 
     chat(args.model, system=args.system, temperature=args.temperature, max_tokens=args.max_tokens)
 
 
 def _env(args: argparse.Namespace) -> None:
-    from .runtime.environment import environment
+    from ..runtime.environment import environment
 
     facts = environment()
     if args.json:
@@ -201,7 +201,3 @@ def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
