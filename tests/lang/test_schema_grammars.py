@@ -41,7 +41,7 @@ ERRORS: list[tuple[str, str | None, str]] = [
     ('root ::= "\\ud800"', "1:10", "lone surrogate"),
     ('root ::= "a"{1000000000}', "1:13", "too large"),
     ('start: "a" ]', "1:12", "does not belong here"),
-    ('start: "a"\nb: (', "2:5", "not closed"),
+    ('start: "a"\nb: (', "2:4", "not closed"),
     ("start: a b\na: /x/", "1:10", "no rule 'b'"),
     ("start: /a(/", "1:8", "unterminated"),
     ("start: /(a)\\1/", "1:8", "back-reference"),
