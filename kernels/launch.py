@@ -47,14 +47,15 @@ class RadixBlocks:
 
     Attributes:
         wide, narrow: tiles of items that several rows share, and of items of one row.
-        per_processor: programs that a multiprocessor runs at once.
-        fused: whether one launch does both kinds of items; its warps and stages are then those of `wide`.
+        wide_programs, narrow_programs: how many of each a multiprocessor gets.
+        fused_rows: most rows of a step for which one launch does both kinds of items, as `narrow` says.
     """
 
     wide: Blocks
     narrow: Blocks
-    per_processor: int
-    fused: bool
+    wide_programs: int
+    narrow_programs: int
+    fused_rows: int
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ RAGGED: dict[tuple[int, int], Blocks] = {
 """(bytes of a number, padded head dim) → blocks of `ragged_attention`."""
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
-    (2, 64): RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, True),
-    (2, 128): RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, True),
-    (2, 256): RadixBlocks(Blocks(64, 32, 8, 2), Blocks(16, 32, 8, 2), 1, True),
-    (4, 64): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), 2, True),
-    (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), 2, True),
-    (4, 256): RadixBlocks(Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), 1, True),
+    (2, 64): RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 8),
+    (2, 128): RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 8),
+    (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 8, 3), 1, 1, 8),
+    (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
+    (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), 1, 2, 8),
+    (4, 256): RadixBlocks(Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), 1, 1, 8),
 }
 """(bytes of a number, padded head dim) → blocks of `radix_attention`."""
 

@@ -82,7 +82,7 @@ def _attend_item(
     token = (first + query).to(tl.int64)
     limits = tl.load(lens_ptr + row, mask=live, other=0) - num + 1 + query
     inside = live[:, None] & (dims < DIM)[None, :]
-    if DEPENDENT:
+    if DEPENDENT == 1:
         wait_for_inputs()
     q = tl.load(q_ptr + (token * q_stride + head * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
 
@@ -157,8 +157,12 @@ def _radix_attention_kernel(
 ):
     """Units below num_wide · kv_heads are wide items, the rest narrow; WIDE_M or NARROW_M of 0 leaves a kind out."""
     KV_HEADS: tl.constexpr = HEADS // GROUP
-    if DEPENDENT:
-        begin_early()  # the plan was written before the first launch of the step
+    # The plan was written before the first launch of the step. Of two launches that share the items, neither reads what
+    # the other writes: the first lets the second begin once both have their inputs, and the second waits at its end.
+    if DEPENDENT == 2:
+        wait_for_inputs()
+    if DEPENDENT > 0:
+        begin_early()
     num_wide = tl.load(sizes_ptr) if WIDE_M > 0 else 0
     num_narrow = tl.load(sizes_ptr + 1) if NARROW_M > 0 else 0
     for unit in range(tl.program_id(0), (num_wide + num_narrow) * KV_HEADS, tl.num_programs(0)):
@@ -181,7 +185,7 @@ def _radix_attention_kernel(
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
                     BLOCK_D, WINDOW, SOFTCAP, PRECISION, DEPENDENT,
                 )  # fmt: skip
-    if DEPENDENT:
+    if DEPENDENT > 0:
         wait_for_inputs()  # also where there was nothing to do
 
 
@@ -284,7 +288,7 @@ def radix_launch(
     blocks: RadixBlocks,
     merge: bool = True,
 ) -> torch.Tensor:
-    """`radix_attention` with given block sizes; the plan's items hold at most blocks.wide.m // (group·queries) rows."""
+    """`radix_attention` with given block sizes, in one launch or two, and the merge."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     num_wide, members = plan["members"].shape
     heads, dim = q.shape[1:]
@@ -294,11 +298,15 @@ def radix_launch(
         torch.empty((numbers, dim), dtype=torch.float32, device=q.device),
         torch.empty(numbers, dtype=torch.float32, device=q.device),
     )
-    least = padded(group * queries, 16)
-    wide_m = max(blocks.wide.m, padded(members * group * queries, 16))
-    kinds = [(wide_m, least, blocks.wide)] if blocks.fused else [(wide_m, 0, blocks.wide), (0, least, blocks.narrow)]
-    for wide, narrow, tile in kinds:
-        _radix_attention_kernel[(multiprocessors(q.device) * blocks.per_processor,)](
+    rows = len(plan["rows"])
+    narrow_m = padded(group * queries, 16)
+    wide_m = padded(min(members, rows) * group * queries, 16)
+    early = early_options(q.device)
+    kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 2), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 3)]
+    if rows <= blocks.fused_rows:
+        kinds = [(wide_m, narrow_m, blocks.narrow, blocks.narrow_programs, 1)]
+    for wide, narrow, tile, programs, order in kinds:
+        _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
             k_cache,
             v_cache,
@@ -326,16 +334,16 @@ def radix_launch(
             MEMBERS=members,
             WIDE_ITEMS=num_wide,
             WIDE_M=wide,
-            WIDE_N=blocks.wide.n,
+            WIDE_N=tile.n,
             NARROW_M=narrow,
-            NARROW_N=blocks.narrow.n,
+            NARROW_N=tile.n,
             BLOCK_D=padded(dim, 16),
             WINDOW=window,
             SOFTCAP=softcap > 0,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             num_warps=tile.warps,
             num_stages=tile.stages,
-            **early_options(q.device),
+            **{**early, "DEPENDENT": order * early["DEPENDENT"]},
         )
     if merge:
         _launch_merge(plan, scratch, out, heads, queries)

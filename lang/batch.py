@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .errors import BatchError, InvalidValueError, UnsupportedError
+from .errors import BatchError, InvalidValueError
 from .executor import Executor
 from .launch import Launch, cancel
 from .pool import BodyPool, bodies, settle
+from .saved import SavedRun
 from .state import State
 from .waves import Waves
 
@@ -30,7 +31,7 @@ class Batch:
         items: dicts or tuples.
         num_threads: most bodies at a time, or "auto".
         on_error: "return" or "raise".
-        save: refused.
+        save: where finished items are kept, and taken from.
     """
 
     def __init__(
@@ -40,17 +41,19 @@ class Batch:
         *,
         num_threads: int | str,
         on_error: str,
-        save: object,
+        save: SavedRun | None,
     ) -> None:
-        if save is not None:
-            raise UnsupportedError(f"run_batch(save={save!r}) is not in this version; leave it out")
         if on_error not in ("return", "raise"):
             raise InvalidValueError(f"on_error={on_error!r}: must be 'return' or 'raise'")
         self._on_error = on_error
         self._pool = _pool(num_threads)
         if isinstance(items, (str, bytes, Mapping)):
             raise TypeError(f"a batch is a list of dicts or tuples, not a {type(items).__name__}")
-        self._launches = [launch(*_arguments(index, item)) for index, item in enumerate(items)]
+        arguments = [_arguments(index, item) for index, item in enumerate(items)]
+        self._launches = [launch(*given) for given in arguments]
+        self._save = save
+        if save is not None:
+            save.expect(arguments)
         self._waves = _shared_waves([launch.executor for launch in self._launches])
 
     def run(self, progress_bar: bool) -> list[State]:
@@ -75,7 +78,8 @@ class Batch:
 
     @contextlib.contextmanager
     def _begun(self, progress_bar: bool, wait: bool = True) -> Iterator[None]:
-        with _progress(len(self._launches), progress_bar) as advance:
+        saving = contextlib.nullcontext() if self._save is None else self._save.writing(self._launches)
+        with saving, _progress(len(self._launches), progress_bar) as advance:
             started: list[Launch] = []
             try:
                 with self._waves.starting(wait) if self._waves is not None else contextlib.nullcontext():

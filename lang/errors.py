@@ -5,7 +5,8 @@
     │   ├── UnknownVariableError         (KeyError) a variable nobody made
     │   ├── DuplicateArgumentError       (TypeError) a name given twice, by bind and by call
     │   ├── RoleError                    (ValueError) a role inside a role, an end without a begin
-    │   └── BatchError                   some items of a batch failed; `.states`, `.failures`
+    │   ├── BatchError                   some items of a batch failed; `.states`, `.failures`
+    │   └── SavedRunError                (ValueError) a file of saved results does not fit the program or its batch
     ├── InvalidValueError                (ValueError) an argument has a value it cannot have
     │   ├── SamplingError                a sampling parameter
     │   ├── ConstraintError              a schema, regex or grammar; `.keyword`, `.pointer`
@@ -26,7 +27,8 @@
     │   ├── BackendClosedError           used after `close()`
     │   ├── EngineDeadError              a step raised; `.__cause__` is what it raised
     │   ├── ForkedProcessError           a runtime used in a child made by `os.fork()`
-    │   └── RemoteError                  a server answered with an error
+    │   ├── RemoteError                  a server answered with an error
+    │   └── ReplayError                  a replayed program asks what was not recorded; `.call`, `.expected`, `.got`
     └── UnsupportedError                 (ValueError) a documented feature that this version or backend lacks
 
 `RadicelError` never hides what happened: an error of a backend or of a body is raised as it is, and where one of
@@ -62,9 +64,11 @@ __all__ = [
     "ProgramError",
     "RadicelError",
     "RemoteError",
+    "ReplayError",
     "ResultError",
     "RoleError",
     "SamplingError",
+    "SavedRunError",
     "UnknownVariableError",
     "UnsupportedError",
     "UnsupportedModelError",
@@ -132,6 +136,18 @@ class BatchError(ProgramError):
         super().__init__("\n".join([heading, *shown, *rest]))
         self.states = list(states)
         self.failures = dict(failures)
+
+
+class SavedRunError(ProgramError, ValueError):
+    """A file of saved results belongs to another program or batch, is being written elsewhere, or is damaged.
+
+    Attributes:
+        states: the states of all items, where the batch ran and could not be written down; else empty.
+    """
+
+    def __init__(self, message: str, *, states: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.states = list(states)
 
 
 class InvalidValueError(RadicelError, ValueError):
@@ -236,6 +252,22 @@ class ForkedProcessError(BackendError):
 
 class RemoteError(BackendError):
     """A remote server answered with an error."""
+
+
+class ReplayError(BackendError):
+    """A replayed program asks for something that was not recorded, or no longer asks for something that was.
+
+    Attributes:
+        call: which call, such as `"gen 'verdict'"`.
+        expected: what was recorded.
+        got: what was asked for.
+    """
+
+    def __init__(self, message: str, *, call: str, expected: str | None = None, got: str | None = None) -> None:
+        super().__init__(message)
+        self.call = call
+        self.expected = expected
+        self.got = got
 
 
 class UnsupportedError(RadicelError, ValueError):

@@ -24,6 +24,7 @@ from .executor import current
 from .launch import Launch
 from .prefix import constant_prefix
 from .sampling import SamplingParams, split_sampling
+from .saved import saved_run
 from .state import State
 from .stream import Defaults, Stream
 from .trace import Trace
@@ -130,13 +131,14 @@ class Program:
             on_error: `"return"`: every item is its own success or error (`state.error()`); `"raise"`: raises
                 `BatchError` when all have ended.
             generator_style: return an iterator over the states, in input order, each as soon as it has ended.
-            save: not in this version.
+            save: a file to which finished items are appended; a second run goes on with those that are missing.
             **kwargs: sampling parameters by name.
 
         Raises:
             BatchError: with `on_error="raise"`, if an item failed.
             TypeError: an item that is neither a dict nor a tuple.
             InvalidValueError: `num_threads` or `on_error`.
+            SavedRunError: the file of `save` is not this batch's, or is being written elsewhere.
         """
         runs = self._batch(batch, backend, sampling, kwargs, num_threads=num_threads, on_error=on_error, save=save)
         if generator_style:
@@ -295,7 +297,8 @@ class Program:
             except Exception as error:  # wrong arguments are the item's own error
                 return Launch.failed(error, resolved)
 
-        return Batch(launch, batch, **options)
+        save = saved_run(options.pop("save"), self, sampling=shared.said())
+        return Batch(launch, batch, save=save, **options)
 
     def _inline(self, stream: Stream, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         kwargs = dict(kwargs)

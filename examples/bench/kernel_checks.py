@@ -98,6 +98,13 @@ def small_checks() -> Iterator[Check]:
         for tokens, width in ((1, 48), (7, 4096), (300, 5120), (33, 3000)):
             yield f"rms_norm {dtype} {tokens}x{width}", lambda a=(dtype, tokens, width): _norm_error(*a), tolerance
             yield f"silu_mul {dtype} {tokens}x{width}", lambda a=(dtype, tokens, width): _silu_error(*a), tolerance
+        for rows in (1, 2, 7, 16):
+            for count, width in ((6144, 4096), (1001, 3000), (896, 896), (4096, 14336)):
+                yield (
+                    f"fused_linear {dtype} {rows}x{width}x{count}",
+                    lambda a=(dtype, rows, count, width): _linear_error(*a),
+                    tolerance,
+                )
         for dim in (64, 80, 96, 128, 256):
             for normed in (False, True):
                 yield (
@@ -119,6 +126,24 @@ def _norm_error(dtype: torch.dtype, tokens: int, width: int) -> float:
     residual.add_(x)
     assert torch.equal(mine, residual), "the residual differs"
     return max(first, error(found, reference.rms_norm(residual.double(), weight.double(), 1e-5)))
+
+
+def _linear_error(dtype: torch.dtype, rows: int, count: int, width: int) -> float:
+    """The worst of all that may stand around the product; several launches in a row, which overlap."""
+    kernel = KERNELS["fused_linear"].triton()
+    weight = random(2 * count, width, dtype=dtype) / width**0.5
+    x, norm, bias = random(rows, width, dtype=dtype), random(width, dtype=dtype), random(2 * count, dtype=dtype)
+    residual = random(rows, count, dtype=dtype)
+    found = kernel(x, weight, bias, norm, 1e-5, True)
+    mine = residual.clone()
+    for _ in range(3):
+        kernel(x, weight[:count], residual=mine)
+    plain = kernel(mine, weight[:count, :count].contiguous()) if count <= width else found
+    wide = [part.double() for part in (x, weight, bias, norm)]
+    wanted = reference.fused_linear(*wide, 1e-5, True)
+    total = residual.double() + 3 * reference.fused_linear(wide[0], wide[1][:count])
+    last = reference.fused_linear(mine.double(), wide[1][:count, :count]) if count <= width else wanted
+    return max(error(found, wanted), error(mine, total), error(plain, last))
 
 
 def _silu_error(dtype: torch.dtype, tokens: int, width: int) -> float:

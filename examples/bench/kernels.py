@@ -2,7 +2,7 @@
 
 In: one NVIDIA GPU. Out: tables, and JSON in the folder `--out` (by default $OUT, else docs/benchmarks).
 
-    python examples/bench/kernels.py [--parts checks,decode,crossover,prefill,sampling,small] [--out FOLDER]
+    python examples/bench/kernels.py [--parts checks,linear,step,decode,crossover,prefill,sampling,small] [--out FOLDER]
 
 Compiling takes longer than measuring, so `--shards` processes first run every check and every candidate once; Triton
 keeps what they compiled. Times are medians of CUDA-graph replays over several caches in turn. Floors: bytes over the
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from kernel_cases import VOCAB, Decode, Prefill, plan_of, prefill, random, sampling_inputs, shared_prefixes
 from kernel_checks import attention_checks, small_checks
+from kernels_linear import linear_part, step_part
 from radicel.kernels import KERNELS, reference
 from radicel.kernels.launch import RADIX, Blocks, RadixBlocks
 from radicel.kernels.radix_attention import radix_launch
@@ -58,30 +59,27 @@ PREFILLS: dict[str, tuple[list[int], int]] = {
 }
 
 RADIX_CANDIDATES = [
-    RadixBlocks(Blocks(64, 64, 4, 2), Blocks(16, 64, 4, 2), 2, True),
-    RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, True),
-    RadixBlocks(Blocks(64, 64, 4, 2), Blocks(16, 64, 4, 3), 2, False),
-    RadixBlocks(Blocks(64, 128, 4, 2), Blocks(16, 64, 4, 3), 1, False),
-    RadixBlocks(Blocks(128, 64, 8, 2), Blocks(16, 64, 4, 3), 1, False),
-    RadixBlocks(Blocks(128, 128, 8, 2), Blocks(16, 64, 4, 3), 1, False),
-    RadixBlocks(Blocks(128, 64, 8, 2), Blocks(16, 64, 8, 2), 1, True),
-    RadixBlocks(Blocks(64, 64, 4, 2), Blocks(16, 64, 4, 3), 3, False),
-    RadixBlocks(Blocks(64, 64, 4, 2), Blocks(16, 128, 4, 2), 2, False),
-    RadixBlocks(Blocks(64, 64, 4, 2), Blocks(16, 32, 4, 4), 4, False),
-    RadixBlocks(Blocks(64, 64, 4, 2), Blocks(16, 64, 2, 3), 3, False),
-    RadixBlocks(Blocks(64, 64, 4, 2), Blocks(16, 32, 2, 4), 6, False),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 0),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 2, 3), 1, 4, 0),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 128, 4, 3), 1, 2, 0),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 32, 2, 5), 1, 6, 0),
+    RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 4, 5), 1, 2, 0),
+    RadixBlocks(Blocks(128, 128, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 0),
+    RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, 2, 0),
+    RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, 2, 999),
+    RadixBlocks(Blocks(64, 128, 4, 3), Blocks(16, 128, 4, 3), 1, 2, 0),
 ]
-PIECES = [(264, 128), (528, 128), (264, 64), (1056, 128)]
+PIECES = [(128, 128), (264, 128), (528, 128), (1056, 128)]
 """(units, least piece) of a plan."""
 RAGGED_CANDIDATES = [
     Blocks(128, 64, 8, 2),
     Blocks(128, 64, 8, 3),
-    Blocks(128, 128, 8, 2),
-    Blocks(128, 64, 4, 2),
-    Blocks(64, 64, 4, 2),
+    Blocks(128, 64, 8, 5),
+    Blocks(128, 128, 8, 3),
+    Blocks(128, 32, 8, 3),
     Blocks(64, 64, 4, 3),
-    Blocks(64, 128, 4, 2),
-    Blocks(128, 32, 8, 2),
+    Blocks(64, 128, 4, 3),
+    Blocks(64, 32, 4, 3),
 ]
 
 
@@ -171,8 +169,9 @@ def describe(blocks: RadixBlocks, tuning: RadixTuning) -> str:
     """A candidate in a few signs."""
     parts = [f"{b.m}x{b.n} w{b.warps} s{b.stages}" for b in (blocks.wide, blocks.narrow)]
     kind = "tree" if tuning.sharing else "flat"
-    launches = "one" if blocks.fused else "two"
-    return f"{kind} {parts[0]} / {parts[1]} x{blocks.per_processor} {launches} u{tuning.units} p{tuning.least_piece}"
+    launches = "one" if blocks.fused_rows else "two"
+    programs = f"x{blocks.wide_programs}/{blocks.narrow_programs}"
+    return f"{kind} {parts[0]} / {parts[1]} {programs} {launches} u{tuning.units} p{tuning.least_piece}"
 
 
 def decode_part(bench: Bench) -> None:
@@ -254,7 +253,7 @@ def sampling_part(bench: Bench) -> None:
         for kind in ("greedy", "greedy masked", "temperature", "top-k", "top-p", "all masked"):
             inputs = sampling_inputs(rows, VOCAB, torch.bfloat16, kind)
             bench.time("sampling", f"{rows} x {kind}", "triton", floor, [lambda a=inputs: kernel(**a)])
-            if not bench._dry:
+            if not bench._dry and rows == 1:
                 call = [lambda a=inputs: reference.sample_tokens(**a)]
                 bench.time("sampling", f"{rows} x {kind}", "torch", floor, call)
         logits = random(rows, VOCAB, dtype=torch.bfloat16)
@@ -290,6 +289,8 @@ def small_part(bench: Bench) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
+    "linear": linear_part,
+    "step": step_part,
     "decode": decode_part,
     "prefill": prefill_part,
     "sampling": sampling_part,
@@ -323,7 +324,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             of_case = {row["variant"]: row["us"] for row in mine if row["case"] == case}
             floor = next(row["floor_us"] for row in mine if row["case"] == case)
             print(f"{case:24} {floor:7.1f} {of_case.get('triton', -1):8.1f} {of_case.get('torch', -1):8.1f}")
-    for part, best_of in (("prefill", 4), ("decode", 4)):
+    for part, best_of in (("prefill", 4), ("decode", 4), ("linear", 5), ("step", 4)):
         mine = sorted((row for row in rows if row["part"] == part), key=lambda row: row["us"])
         print(f"\n== {part}: us, floor us, ratio, variant" if mine else "")
         for case in dict.fromkeys(row["case"] for row in rows if row["part"] == part):

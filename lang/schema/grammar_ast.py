@@ -7,7 +7,7 @@ answers: is a rule missing, does the recursion end, is it left-recursive?
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from . import charsets
@@ -90,12 +90,38 @@ Rules = Mapping[str, Node]
 
 def finite_rules(rules: Rules) -> set[str]:
     """The rules that some finite text derives from."""
+    return _spreading(rules, _finite)
+
+
+def _spreading(rules: Rules, holds: Callable[[Node, set[str]], bool]) -> set[str]:
+    """The rules for which something holds, given those for which it is known to: only users are asked again."""
+    users: dict[str, list[str]] = {}
+    for name, node in rules.items():
+        for other in _named(node):
+            users.setdefault(other, []).append(name)
     found: set[str] = set()
-    grew = True
-    while grew:
-        more = {name for name, node in rules.items() if name not in found and _finite(node, found)}
-        found |= more
-        grew = bool(more)
+    asked = list(rules)
+    while asked:
+        more = [name for name in asked if name not in found and holds(rules[name], found)]
+        found.update(more)
+        asked = list(dict.fromkeys(user for name in more for user in users.get(name, ()) if user not in found))
+    return found
+
+
+def _named(node: Node) -> set[str]:
+    """The rules that a node refers to."""
+    found: set[str] = set()
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Ref):
+            found.add(one.name)
+        elif isinstance(one, Seq):
+            waiting += one.items
+        elif isinstance(one, Alt):
+            waiting += one.options
+        elif isinstance(one, Repeat):
+            waiting.append(one.item)
     return found
 
 
@@ -113,24 +139,19 @@ def _finite(node: Node, known: set[str]) -> bool:
 
 def is_left_recursive(rules: Rules) -> bool:
     """Whether a rule can begin with itself."""
-    nullable: set[str] = set()
-    grew = True
-    while grew:
-        more = {name for name, node in rules.items() if name not in nullable and _nullable(node, nullable)}
-        nullable |= more
-        grew = bool(more)
+    nullable = _spreading(rules, _nullable)
     first = {name: _first(node, nullable) for name, node in rules.items()}
-    for name in rules:
-        seen: set[str] = set()
-        waiting = list(first[name])
-        while waiting:
-            other = waiting.pop()
-            if other not in seen:
-                seen.add(other)
-                waiting += first.get(other, ())
-        if name in seen:
-            return True
-    return False
+    leading = dict.fromkeys(rules, 0)
+    for others in first.values():
+        for other in others:
+            leading[other] += 1
+    waiting = [name for name, count in leading.items() if not count]
+    while waiting:  # what no rule begins with goes; what is left then goes round in circles
+        for other in first.pop(waiting.pop()):
+            leading[other] -= 1
+            if not leading[other]:
+                waiting.append(other)
+    return bool(first)
 
 
 def _nullable(node: Node, known: set[str]) -> bool:

@@ -28,6 +28,8 @@ _COMMON = {
     "ESCAPED_STRING": r'"(?:[^"\\\n]|\\.)*"', "WS": r"[ \t\f\r\n]+", "WS_INLINE": r"[ \t]+", "NEWLINE": r"(?:\r?\n)+",
 }  # fmt: skip
 
+_MOST_REPEATS = 100_000
+
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+|\#[^\n]*|//[^\n]*)
     |(?P<define>::=)
@@ -171,6 +173,8 @@ class _Parser:
             low, high = int(before.strip() or 0), int(after) if after.strip() else None
         if high is not None and low > high:
             self._fail(f"the repeat {token.text} ends before it begins", token.offset, "grammar")
+        if max(low, high or 0) > _MOST_REPEATS:
+            self._fail(f"the repeat {token.text} is too large; at most {_MOST_REPEATS}", token.offset, "grammar")
         return low, high
 
     def _item(self) -> Any:
@@ -213,7 +217,10 @@ class _Parser:
             code = match[1] or match[2] or match[3]
             return chr(int(code, 16)) if code else known.get(match[4], match[4])
 
-        text = re.sub(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", one, body)
+        try:
+            text = re.sub(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", one, body)
+        except (ValueError, OverflowError):
+            self._fail(f"{token.text} has a character beyond Unicode", token.offset, "grammar")
         if any("\ud800" <= c <= "\udfff" for c in text):
             self._fail("a lone surrogate is in no text", token.offset, "grammar")
         return text

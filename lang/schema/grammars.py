@@ -7,6 +7,7 @@ repeats; the same in llguidance's Lark; whether it is left-recursive (which deci
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from ..errors import ConstraintError
@@ -17,6 +18,8 @@ from .regex_ast import Chars, Seq
 
 __all__ = ["checked", "following", "left_recursive", "to_lark"]
 
+_MOST_CHARACTERS = 200_000
+
 
 def checked(text: str) -> str:
     """The grammar in normal form.
@@ -26,16 +29,28 @@ def checked(text: str) -> str:
     """
     if not isinstance(text, str) or not text.strip():
         raise ConstraintError(f"grammar={text!r}: must be a grammar text", keyword="grammar")
+    if len(text) > _MOST_CHARACTERS:
+        raise ConstraintError(f"the grammar has {len(text)} characters; at most {_MOST_CHARACTERS}", keyword="grammar")
     try:
         rules, root = parse_grammar(text)
         finite = finite_rules(rules)
         if root not in finite:
-            raise ConstraintError(
-                f"no finite text derives from the rule {root!r}: its recursion never ends", keyword=root
-            )
+            raise _endless(text, root)
         return write_gbnf(rules, root)
     except RecursionError as error:
         raise ConstraintError("the grammar is nested too deeply", keyword="grammar") from error
+
+
+def _endless(text: str, root: str) -> ConstraintError:
+    found = re.search(rf"^[ \t]*[?!]*({root})[ \t]*::?=?", text, re.MULTILINE)
+    offset = found.start(1) if found else 0
+    line, column = text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+    return ConstraintError(
+        f"the grammar, line {line}, column {column}: no finite text derives from the rule {root!r}: its recursion "
+        "never ends",
+        keyword=root,
+        pointer=f"{line}:{column}",
+    )
 
 
 @functools.lru_cache(maxsize=128)

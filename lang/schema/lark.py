@@ -11,7 +11,22 @@ from collections.abc import Mapping
 
 from ..errors import ConstraintError
 from .grammar_ast import Bag, Foreign, Ref, Rules, Token
-from .regex_ast import EMPTY, NOTHING, Alt, And, Chars, Node, Not, Repeat, Seq, is_plain, write
+from .regex_ast import (
+    EMPTY,
+    NOTHING,
+    Alt,
+    And,
+    Chars,
+    Node,
+    Not,
+    Repeat,
+    Seq,
+    is_plain,
+    max_width,
+    min_width,
+    seq,
+    write,
+)
 
 __all__ = ["expression", "lark_text"]
 
@@ -72,7 +87,8 @@ def expression(node: Node) -> str:
     if isinstance(node, Alt):
         return " | ".join(map(_grouped, node.options))
     if isinstance(node, Seq):
-        return " ".join(map(_grouped, _runs(node)))
+        inner = _drawn_out(node)
+        return " ".join(map(_grouped, _runs(node))) if inner is None else expression(inner)
     assert isinstance(node, Repeat)
     return f"({expression(node.item)}){_times(node)}"
 
@@ -80,6 +96,28 @@ def expression(node: Node) -> str:
 def _grouped(node: Node) -> str:
     text = expression(node)
     return text if is_plain(node) else f"({text})"
+
+
+def _drawn_out(node: Seq) -> Node | None:
+    """An intersection inside of a sequence, as an intersection of sequences; None where that may be another language.
+
+    It is the same where what stands around it has one length. The engine then sees that a string is free to go on,
+    whatever names are excluded, and need not walk over its whole vocabulary.
+    """
+    inside = [index for index, item in enumerate(node.items) if isinstance(item, And)]
+    if len(inside) != 1:
+        return None
+    before, after = node.items[: inside[0]], node.items[inside[0] + 1 :]
+    if not all(is_plain(item) and min_width(item) == max_width(item) for item in (*before, *after)):
+        return None
+    inner = node.items[inside[0]]
+    assert isinstance(inner, And)
+    return And(
+        tuple(
+            Not(seq(*before, part.part, *after)) if isinstance(part, Not) else seq(*before, part, *after)
+            for part in inner.parts
+        )
+    )
 
 
 def _runs(node: Seq) -> list[Node]:

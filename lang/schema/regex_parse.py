@@ -25,6 +25,7 @@ sre: Any = importlib.import_module(_MODULES[1])
 __all__ = ["RegexParser"]
 
 _MAX_REPEAT = 1_000_000
+_MOST_CHARACTERS = 200_000
 _ANCHORS = {
     "AT_BEGINNING_STRING": ("start", r"\A"),
     "AT_END_STRING": ("end", r"\Z"),
@@ -45,6 +46,10 @@ class RegexParser:
         Raises:
             ConstraintError: invalid (`.pointer` is the position), or refused by name (`.keyword`).
         """
+        if len(pattern) > _MOST_CHARACTERS:
+            raise ConstraintError(
+                f"the regex has {len(pattern)} characters; at most {_MOST_CHARACTERS}", keyword="regex"
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -59,9 +64,9 @@ class RegexParser:
 
     def _sequence(self, tree: Any, flags: int) -> Node:
         items = list(tree)
-        return seq(*(self._item(op, arg, flags, items[i + 1 :]) for i, (op, arg) in enumerate(items)))
+        return seq(*(self._item(op, arg, flags, i == len(items) - 1) for i, (op, arg) in enumerate(items)))
 
-    def _item(self, op: Any, arg: Any, flags: int, rest: list[Any]) -> Node:
+    def _item(self, op: Any, arg: Any, flags: int, last: bool) -> Node:
         name = str(op)
         if name in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
             return Chars(self._chars(name, arg, flags))
@@ -71,7 +76,7 @@ class RegexParser:
             _, add, remove, inner = arg
             return self._sequence(inner, (flags | add) & ~remove)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-            return self._repeat(name, arg, flags, rest)
+            return self._repeat(name, arg, flags, last)
         if name == "AT":
             return self._anchor(str(arg), flags)
         if name in ("ASSERT", "ASSERT_NOT"):
@@ -79,18 +84,18 @@ class RegexParser:
             return Look(direction > 0, name == "ASSERT_NOT", self._sequence(inner, flags))
         raise _refused(name, arg)
 
-    def _repeat(self, name: str, arg: Any, flags: int, rest: list[Any]) -> Node:
+    def _repeat(self, name: str, arg: Any, flags: int, last: bool) -> Node:
         low, high, inner = arg
         item = self._sequence(inner, flags)
-        last = None if high == sre.MAXREPEAT else int(high)
-        if name == "POSSESSIVE_REPEAT" and not (isinstance(item, Chars) and not rest):
+        most = None if high == sre.MAXREPEAT else int(high)
+        if name == "POSSESSIVE_REPEAT" and not (isinstance(item, Chars) and last):
             # At the very end of one class there is nothing to give back, so it is the greedy one.
             raise _refused(name, arg)
-        if max(low, last or 0) > _MAX_REPEAT:
+        if max(low, most or 0) > _MAX_REPEAT:
             raise ConstraintError(
-                f"a regex repeats something {max(low, last or 0)} times; at most {_MAX_REPEAT}", keyword="regex"
+                f"a regex repeats something {max(low, most or 0)} times; at most {_MAX_REPEAT}", keyword="regex"
             )
-        return repeat(item, int(low), last)
+        return repeat(item, int(low), most)
 
     def _anchor(self, name: str, flags: int) -> Anchor:
         multiline = bool(flags & re.MULTILINE)

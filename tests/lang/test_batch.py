@@ -109,7 +109,7 @@ def test_on_error_raise_names_the_items_and_has_the_states():
         ([], {"num_threads": 0}, errors.InvalidValueError, "num_threads=0"),
         ([], {"num_threads": "many"}, errors.InvalidValueError, "num_threads='many'"),
         ([], {"on_error": "ignore"}, errors.InvalidValueError, "on_error='ignore'"),
-        ([], {"save": "file"}, errors.UnsupportedError, "save='file'"),
+        ([], {"save": 5}, TypeError, "save=5: give the path of a file"),
         ([], {"colour": 1}, TypeError, "'colour' is not a sampling parameter"),
     ],
 )

@@ -31,9 +31,29 @@ ERRORS: list[tuple[str, str | None, str]] = [
     ('foo ::= "a"', "1:1", "no rule 'root'"),
     ("start: /(?=a)b/", "1:8", "look-around"),
     ('root ::= "a"{3,1}', "1:13", "ends before it begins"),
-    ("root ::= root", None, "never ends"),
-    ('root ::= "a" root', None, "never ends"),
+    ("root ::= root", "1:1", "never ends"),
+    ('root ::= "a" root', "1:1", "never ends"),
+    ('\n  start: "a" start', "2:3", "never ends"),
+    ("root ::= a\na ::= b\nb ::= a", "1:1", "never ends"),
+    ('root ::= "a" | root2\n\n   root2 ::= "b" $', "3:18", "'\\$'"),
+    ('root ::= "abc', "1:10", "does not belong here"),
+    ('root ::= "\\U00110000"', "1:10", "beyond Unicode"),
+    ('root ::= "\\ud800"', "1:10", "lone surrogate"),
+    ('root ::= "a"{1000000000}', "1:13", "too large"),
+    ('start: "a" ]', "1:12", "does not belong here"),
+    ('start: "a"\nb: (', "2:4", "not closed"),
+    ("start: a b\na: /x/", "1:10", "no rule 'b'"),
+    ("start: /a(/", "1:8", "unterminated"),
+    ("start: /(a)\\1/", "1:8", "back-reference"),
+    ('start: "b".."a"', "1:8", "two characters in order"),
+    ('start: "a"~5..3', "1:11", "ends before it begins"),
+    ('start: "a"~1000000', "1:11", "too large"),
+    ("start: FOO\n%import common.FOO", "2:1", "not known"),
+    ('one: "a"', "1:1", "no rule 'start'"),
+    ('start: "a"\nstart: "b"', "2:1", "twice"),
+    ("a sentence", "1:1", "must stand here"),
     ("", None, "grammar text"),
+    ("root ::= " + '"a" ' * 60_000, None, "at most 200000"),
 ]
 
 
@@ -44,7 +64,7 @@ def test_grammars(text: str, good: list[str], bad: list[str]) -> None:
     assert [t for t in bad if accepts(made, t)] == []
 
 
-@pytest.mark.parametrize(("text", "pointer", "message"), ERRORS)
+@pytest.mark.parametrize(("text", "pointer", "message"), ERRORS, ids=lambda value: str(value)[:40])
 def test_errors_say_where(text: str, pointer: str | None, message: str) -> None:
     with pytest.raises(ConstraintError, match=message) as caught:
         Constraint.grammar(text)

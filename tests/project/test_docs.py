@@ -59,7 +59,7 @@ def test_commands_exist(page: str, line: str) -> None:
     elif words[0] == "radicel":
         cli.parser().parse_args(words[1:])
     else:
-        assert words[0] in ("git", "cd", "pip", "python", "pytest"), f"{page}: nobody checks {line!r}"
+        assert words[0] in ("git", "cd", "pip", "python", "pytest", "."), f"{page}: nobody checks {line!r}"
 
 
 def test_ci_runs_what_the_readme_says() -> None:
