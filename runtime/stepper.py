@@ -96,9 +96,8 @@ class Stepper:
             self._run(plan, flight, began)
         for seq in plan.done:
             self._outcomes.settle(seq)
-        if self._flight is not None and not self._lookahead.enabled:
-            flight, self._flight = self._flight, None
-            self._land(flight)
+        if not self._lookahead.enabled:
+            self._land_now()
         self._counters.busy_s += time.perf_counter() - began
         self._rested = not plan.works
         return bool(plan.works or plan.done)
@@ -111,6 +110,11 @@ class Stepper:
                 flight.pending.read()
             except Exception:
                 _log.debug("the last step raised", exc_info=True)
+
+    def _land_now(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            self._land(flight)
 
     def _plan_ahead(self, flight: _Flight) -> Plan | None:
         """The step after the one in flight; None where that must be read first."""
