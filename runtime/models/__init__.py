@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...errors import InvalidValueError, UnsupportedModelError
-from . import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
+from . import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3
 from .config import ModelConfig, RopeConfig, hf_config, raw_config
 from .decoder import CausalLM
 from .loader import load_weights, random_weights
@@ -48,6 +48,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "SmolLM3ForCausalLM": Architecture("smollm3", smollm3.read_config, smollm3.SmolLM3),
     "Olmo2ForCausalLM": Architecture("olmo2", olmo2.read_config, olmo2.Olmo2),
     "GraniteForCausalLM": Architecture("granite", granite.read_config, granite.Granite),
+    "MixtralForCausalLM": Architecture("mixtral", mixtral.read_config, mixtral.Mixtral),
+    "Qwen3MoeForCausalLM": Architecture("qwen3_moe", qwen3_moe.read_config, qwen3_moe.Qwen3Moe),
 }
 
 DTYPES = {

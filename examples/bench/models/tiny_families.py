@@ -213,6 +213,36 @@ FAMILIES: dict[str, Family] = {
         "Granite-3.1-2B",
         GRANITE | _heads(8, 2, 16) | _theta(5e6) | {"logits_scaling": 8.0},
     ),
+    "mixtral": Family(
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        "Mixtral-8x7B",
+        _heads(8, 2, 8) | _theta(1e6) | {"sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    "qwen3-moe": Family(
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        "Qwen3-30B-A3B",
+        _heads(8, 1, 8, hidden=48)
+        | _theta(1e6)
+        | {"num_experts": 32, "num_experts_per_tok": 8, "moe_intermediate_size": 24, "norm_topk_prob": True},
+    ),
+    "qwen3-moe-mixed": Family(
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        "Qwen3-MoE with dense layers",
+        _heads(8, 2, 8, hidden=48)
+        | _theta(1e6)
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": False,
+            "num_hidden_layers": 5,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [1],
+        },
+    ),
 }
 
 
