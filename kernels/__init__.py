@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from . import reference
+from . import reference, reference_experts
 
 __all__ = ["KERNELS", "Kernel", "find", "has_triton"]
 
@@ -42,11 +42,13 @@ class Kernel:
 KERNELS: dict[str, Kernel] = {
     "add_rms_norm": Kernel(reference.add_rms_norm, "rms_norm"),
     "fused_linear": Kernel(reference.fused_linear, "fused_linear"),
+    "grouped_experts": Kernel(reference_experts.grouped_experts, "grouped_experts"),
     "logprobs_of": Kernel(reference.logprobs_of, "logprobs_of"),
     "radix_attention": Kernel(reference.radix_attention, "radix_attention"),
     "ragged_attention": Kernel(reference.ragged_attention, "ragged_attention"),
     "rms_norm": Kernel(reference.rms_norm, "rms_norm"),
     "rotary_store": Kernel(reference.rotary_store, "rotary_store"),
+    "route_experts": Kernel(reference_experts.route_experts, "route_experts"),
     "sample_tokens": Kernel(reference.sample_tokens, "sample_tokens"),
     "silu_mul": Kernel(reference.silu_mul, "silu_mul"),
 }

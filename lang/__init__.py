@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .endpoint import RuntimeEndpoint as RuntimeEndpoint
     from .lazy import Engine as Engine
     from .runtime import LocalRuntime as LocalRuntime
+    from .seeing import batch_report as batch_report
 
     OpenAI = OpenAIBackend
     Runtime = Engine
@@ -77,6 +78,7 @@ __all__ = [
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "batch_report",
     "errors",
     "flush_cache",
     "function",
@@ -110,6 +112,7 @@ _LAZY = {
     "OpenAIBackend": ("backends.openai", "OpenAIBackend"),
     "Runtime": ("lazy", "Engine"),
     "RuntimeEndpoint": ("endpoint", "RuntimeEndpoint"),
+    "batch_report": ("seeing", "batch_report"),
 }
 
 

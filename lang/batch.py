@@ -79,14 +79,13 @@ class Batch:
     @contextlib.contextmanager
     def _begun(self, progress_bar: bool, wait: bool = True) -> Iterator[None]:
         saving = contextlib.nullcontext() if self._save is None else self._save.writing(self._launches)
-        with saving, _progress(len(self._launches), progress_bar) as advance:
+        with saving, self._progress() if progress_bar else contextlib.nullcontext():
             started: list[Launch] = []
             try:
                 with self._waves.starting(wait) if self._waves is not None else contextlib.nullcontext():
                     for launch in self._launches:
                         started.append(launch)
                         launch.start(self._pool)
-                        launch.executor.on_finish(advance)
                 yield
             except BaseException:
                 cancel(started, wait)
@@ -94,6 +93,14 @@ class Batch:
             finally:
                 if wait:
                     settle(self._pool)
+
+    def _progress(self) -> contextlib.AbstractContextManager[None]:
+        from .seeing.progress import progress  # rich comes with it
+
+        executors = [launch.executor for launch in self._launches]
+        first = executors[0] if executors else None
+        backend, name = (None, "") if first is None else (first.backend, first.program)
+        return progress(executors, backend, name=name)
 
     def _raise_failures(self) -> None:
         if self._on_error == "return":
@@ -128,18 +135,3 @@ def _shared_waves(executors: Sequence[Executor]) -> Waves | None:
     for index, executor in enumerate(executors):
         executor.item, executor.waves = index, waves
     return waves
-
-
-@contextlib.contextmanager
-def _progress(total: int, wanted: bool) -> Iterator[Callable[[], None]]:
-    """A callback for each item that ends; it moves a bar where one is wanted and there is a terminal."""
-    if not wanted:
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=False) as progress:
-        bar = progress.add_task("programs", total=total)
-        yield lambda: progress.advance(bar)

@@ -122,7 +122,7 @@ def _select_outcome(call: SelectCall, result: Sequence[Score]) -> Outcome:
     meta = Meta(
         finish_reason="stop",
         prompt_tokens=score.prompt_tokens,
-        cached_tokens=score.cached_tokens,
+        cached_tokens=min(one.cached_tokens for one in result),  # the others find what the first one computed
         computed=dict(computed),
         submitted_at=score.submitted_at,
         queue_s=min(one.queue_s for one in result),

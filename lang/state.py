@@ -24,6 +24,7 @@ from .turns import Turns
 
 if TYPE_CHECKING:
     from .branches import Branches
+    from .seeing import RunReport
 
 __all__ = ["State"]
 
@@ -194,6 +195,26 @@ class State(Turns):
         form: Callable[[Piece], Any] = _piece_and_meta if return_meta_data else _piece_text
         follower = self._follower(name or var_name)
         return follow_async(self._stream.executor, follower, self._on_drop(), form, last=return_meta_data)
+
+    # --- seeing it ---------------------------------------------------------------------------------------------------
+
+    def report(self) -> RunReport:
+        """What the program cost so far: per value its tokens, times, and why tokens were computed.
+
+        `print` it, or `save_html` and `save_trace` it. Outside the program's body it waits for the program's end.
+        """
+        from .seeing import batch_report
+
+        self._ready()
+        executor = self._stream.executor
+        executor.wait(lambda: executor.finished or executor.inside())
+        return batch_report([self])
+
+    def _repr_html_(self) -> str:
+        """The conversation, for notebooks."""
+        from .seeing.notebook import conversation
+
+        return conversation(self)
 
     def __repr__(self) -> str:
         nodes, names = len(self._stream.nodes), ", ".join(self._stream.names()) or "none"

@@ -280,6 +280,10 @@ class LocalRuntime(DirectCalls):
         """What the tokens spell: for checks ahead of a run."""
         return frozenset(self._tokenizer.all_token_bytes())
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text; of a special token its spelling."""
+        return self._tokenizer.token_bytes(token_id)
+
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of one token's keys and values in all layers."""

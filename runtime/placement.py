@@ -18,6 +18,8 @@ With `prefix_cache=False` there is no tree: everything is owned, and freed at th
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from .batch import Chain, RowUpdate, Segment
@@ -84,8 +86,10 @@ class Placement:
         seq.node, seq.tree_len = None, 0
 
     def start(self, seq: Sequence, slots: Slots) -> None:
-        """Gives an attached sequence a row that shows its cached prefix."""
+        """Gives an attached sequence a row that shows its cached prefix; its first step is the one being planned."""
         seq.row = self.free_rows.pop()
+        if seq.first_step_at is None:
+            seq.first_step_at = time.monotonic()
         if len(slots):
             self.updates.append(RowUpdate(seq.row, 0, slots))
         if seq.node is not None:

@@ -5,6 +5,7 @@ In: lines on standard input (a prompt is shown on a terminal). Out: each answer 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
@@ -13,16 +14,16 @@ __all__ = ["chat"]
 _HELP = "/reset starts anew, /exit (or Ctrl-D) ends, Ctrl-C stops an answer"
 
 
-def chat(model: str | None, *, system: str | None, temperature: float | None, max_tokens: int) -> None:
+def chat(args: argparse.Namespace) -> None:
     """Talks until the input ends. What was said stays in the model's cache, so only new text is computed."""
     from ..runtime.local import LocalRuntime
 
-    with LocalRuntime(model) as runtime:
+    with LocalRuntime(args.model) as runtime:
         on_terminal = sys.stdin.isatty()
         if on_terminal:
             _use_line_editing()
             print(_HELP)
-        opening = [{"role": "system", "content": system}] if system is not None else []
+        opening = [{"role": "system", "content": args.system}] if args.system is not None else []
         messages = list(opening)
         while (line := _read(on_terminal)) is not None:
             if line == "/exit":
@@ -31,7 +32,7 @@ def chat(model: str | None, *, system: str | None, temperature: float | None, ma
                 messages = list(opening)
             elif line:
                 messages.append({"role": "user", "content": line})
-                answer = _answer(runtime, messages, temperature, max_tokens)
+                answer = _answer(runtime, messages, args.temperature, args.max_tokens)
                 messages.append({"role": "assistant", "content": answer})
 
 

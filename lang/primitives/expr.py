@@ -73,6 +73,10 @@ class Expr:
     def __radd__(self, other: object) -> Sum:
         return Sum(as_expr(other), self)
 
+    def __format__(self, spec: str) -> str:
+        # It would stand in the prompt as "<… object at 0x…>".
+        raise TypeError("an expression such as gen(…) cannot stand inside an f-string; write 'text ' + gen(…)")
+
 
 class Sum(Expr):
     """Expressions one after another."""

@@ -8,13 +8,13 @@ or a finite list of values. The cases are found by following references and choo
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConstraintError
-from .documents import Sub, admits, referred, subschema
+from .documents import Sub, referred, subschema
+from .finite import values_left
 from .negation import REFUSE, REFUSE_REF, TYPES, broken
 
 __all__ = ["Budget", "Case", "cases_of", "types_of"]
@@ -236,18 +236,10 @@ def types_of(subs: Sequence[Sub]) -> dict[str, bool]:
 
 
 def _finite(case: Case) -> list[Any] | None:
-    """The values that an `enum` or `const` leaves, checked against every sub-schema by an independent validator."""
-    givers = [sub for sub in case.subs if "enum" in sub.schema or "const" in sub.schema]
-    if not givers:
-        return None
-    first = givers[0].schema
-    values = [first["const"]] if "const" in first else list(first["enum"])
-    asserting = [sub for sub in case.subs if not (sub is givers[0] and len(sub.schema) == 1)]
-    kept: dict[str, Any] = {}
-    for value in values:
-        if all(admits(sub, value) for sub in asserting):
-            kept.setdefault(json.dumps(value, sort_keys=True), value)
-    return list(kept.values())
+    """The values that an `enum` or `const` leaves."""
+    waiting = {index for index, keyword in case.pending if keyword == "anyOf"}
+    branched = [] if _counts_evaluated(case) else [i for i, s in enumerate(case.subs) if "anyOf" in s.schema]
+    return values_left(case.subs, [index for index in branched if index not in waiting])
 
 
 def _refuse_marked(case: Case) -> None:

@@ -19,6 +19,9 @@ from .shapes import AnyJson, ArrayShape, NodeId, ObjectShape, Scalar, Shape
 
 __all__ = ["emitted"]
 
+_MOST_OPTIONAL = 4_000
+_MOST_PARTS = 12_000
+
 
 def emitted(shapes: Mapping[NodeId, list[Shape]], root: NodeId, any_order: bool = False) -> dict[str, Any]:
     """The schema of the root node, with `$defs` for what is used twice or recursive."""
@@ -59,10 +62,17 @@ class _Writer:
 
     def _shape(self, shape: Shape) -> dict[str, Any]:
         if isinstance(shape, Scalar):
+            parts = sum(isinstance(value, (list, dict)) for value in shape.schema.get("enum", ()))
+            self._count(parts, _MOST_PARTS, "lists and objects in an enum", "enum")
             return dict(shape.schema)
         if isinstance(shape, ArrayShape):
             return self._array(shape)
         return self._object(shape) if isinstance(shape, ObjectShape) else {}
+
+    def _count(self, found: int, most: int, what: str, keyword: str) -> None:
+        """Refuses what an engine could not hold, before the work of writing it."""
+        if found > most:
+            raise ConstraintError(f"the schema has {found} {what}; at most {most}", keyword=keyword)
 
     def _array(self, shape: ArrayShape) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "array"}
@@ -94,6 +104,9 @@ class _Writer:
 
     def _object(self, shape: ObjectShape) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "object"}
+        optional = sum(not needed for _, _, needed in shape.fields)
+        self._count(optional, _MOST_OPTIONAL, "optional keys in one object", "properties")
+        self._count(len(shape.fields) - optional, _MOST_PARTS, "keys in one object", "required")
         if shape.fields or shape.absent:
             schema["properties"] = {
                 **{name: self._child(node) for name, node, _ in shape.fields},

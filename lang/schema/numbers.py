@@ -41,6 +41,13 @@ _FRACTION = seq(_POINT, repeat(_DIGIT, 1, _PLACES + 15))
 _ANY_WHOLE = seq(repeat(_MINUS, 0, 1), _WHOLE)
 _ANY_NUMBER = seq(_ANY_WHOLE, repeat(_FRACTION, 0, 1), repeat(_EXPONENT, 0, 1))
 _ZEROS = repeat(_char("0"), 0, None)
+# With so few digits a number that is not whole is not whole as a double, either.
+_BROKEN = alt(
+    *(
+        seq(repeat(_MINUS, 0, 1), repeat(_DIGIT, 1, size), _POINT, repeat(_DIGIT, 1, _PLACES - size))
+        for size in range(1, _PLACES)
+    )
+)
 
 
 def number_node(schema: Mapping[str, Any]) -> Node:
@@ -58,7 +65,7 @@ def number_node(schema: Mapping[str, Any]) -> Node:
         negative = NOTHING  # not even "-0"
     found = alt(positive, seq(_MINUS, negative))
     if "not" in schema:  # of whole numbers
-        found = both(found, negation(seq(_ANY_WHOLE, repeat(seq(_POINT, _ZEROS), 0, 1))))
+        found = both(found, negation(seq(_ANY_WHOLE, repeat(seq(_POINT, _ZEROS), 0, 1))), _BROKEN)
     return found
 
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ConstraintError
 from .cases import Case
 from .documents import Sub, admits, subschema
 from .patterns import search, searches
@@ -21,6 +22,7 @@ __all__ = ["object_shapes"]
 
 _MOST_WAYS = 64
 _MOST_KEY_SETS = 24
+_MOST_KEY_PATTERNS = 24
 
 
 def object_shapes(case: Case, graph: Graph) -> list[Shape]:
@@ -114,7 +116,10 @@ def _apart(case: Case, patterns: list[str], graph: Graph) -> tuple[tuple[str, No
     """The patterns cut so that no key is in two: one for each set of patterns that a key can match together."""
     asked = {pattern: _pattern_node(case, pattern) for pattern in patterns}
     nodes = {pattern: node for pattern, node in asked.items() if node is not None}
-    meeting = {p: [q for q in nodes if q != p and not is_empty(both(nodes[p], nodes[q]))] for p in nodes}
+    if len(nodes) > _MOST_KEY_PATTERNS:
+        raise _overlapping(case)
+    apart = {(p, q) for p, q in itertools.combinations(nodes, 2) if is_empty(both(nodes[p], nodes[q]))}
+    meeting = {p: [q for q in nodes if q != p and (p, q) not in apart and (q, p) not in apart] for p in nodes}
     found: list[tuple[str, NodeId]] = []
     waiting: list[tuple[str, ...]] = [(pattern,) for pattern in nodes]
     order = list(nodes)
@@ -127,9 +132,13 @@ def _apart(case: Case, patterns: list[str], graph: Graph) -> tuple[tuple[str, No
         further = [q for q in order[order.index(chosen[-1]) + 1 :] if all(q in meeting[p] for p in chosen)]
         waiting += [(*chosen, q) for q in further]
         if len(found) + len(waiting) > _MOST_KEY_SETS:
-            sub = next(sub for sub in case.subs if "patternProperties" in sub.schema)
-            raise sub.error("so many overlapping key patterns cannot be enforced together", "patternProperties")
+            raise _overlapping(case)
     return tuple(found)
+
+
+def _overlapping(case: Case) -> ConstraintError:
+    sub = next(sub for sub in case.subs if "patternProperties" in sub.schema)
+    return sub.error("so many overlapping key patterns cannot be enforced together", "patternProperties")
 
 
 def _is_silent(case: Case) -> bool:

@@ -109,6 +109,8 @@ class _Core:
 def _reason(matcher: LLMatcher) -> str:
     lines = matcher.get_error().strip().splitlines()
     first = lines[0] if lines else "no text is allowed"
+    if "symbols.len()" in first:
+        return "it has more parts than the engine holds (65,535)"
     return first.split("JSON schema: ")[-1]
 
 

@@ -19,7 +19,7 @@ from ...schema.regex_run import after, completion
 __all__ = ["Outline", "OutlineError", "Place"]
 
 _MOST_READINGS = 400
-_MOST_CHARACTERS = 100_000
+_MOST_CHARACTERS = 20_000
 _MOST_CELLS = 100_000
 _MOST_WALKED = 5_000
 _MOST_ROUNDS = 200
@@ -91,8 +91,20 @@ class _Cell:
 
     item: Node | _Seen
     rest: _Cell | None
-    text: str | None = field(default=None, repr=False)
-    """The shortest text of all of it; None: none is known."""
+    own: str = field(default="", repr=False)
+    """The shortest text of the item."""
+    size: int | None = None
+    """Characters of the shortest text of all of it; None: none is known."""
+
+    @property
+    def text(self) -> str:
+        """The shortest text of all of it, where its size is known."""
+        parts: list[str] = []
+        cell: _Cell | None = self
+        while cell is not None:
+            parts.append(cell.own)
+            cell = cell.rest
+        return "".join(parts)
 
 
 _Reading = tuple["_Token | None", int, "_Cell | None"]
@@ -209,11 +221,11 @@ class Outline:
             if token is None:
                 return ""
             first = token.rest(state)
-            if first is None or (rest is not None and rest.text is None):
+            if first is None or (rest is not None and rest.size is None):
                 continue
-            size = len(first) + (len(rest.text) if rest is not None and rest.text else 0)
+            size = len(first) + (0 if rest is None else rest.size or 0)
             if best is None or size < len(best):
-                best = first + ((rest.text or "") if rest is not None else "")
+                best = first + ("" if rest is None else rest.text)
         return best
 
     def _place(self, waiting: list[tuple[Node | _Seen, _Cell | None]], over: bool = False) -> Place:
@@ -284,11 +296,11 @@ class Outline:
         cell = self._cells.get(key)
         if cell is None:
             own = self._shortest(item)
-            after_it = "" if rest is None else rest.text
-            text = None if own is None or after_it is None else own + after_it
+            after_it = 0 if rest is None else rest.size
+            size = None if own is None or after_it is None else len(own) + after_it
             if len(self._cells) > _MOST_CELLS:
                 raise OutlineError("too much to remember")
-            cell = self._cells[key] = _Cell(item, rest, text)
+            cell = self._cells[key] = _Cell(item, rest, own or "", size)
         return cell
 
     def _token(self, node: Node) -> _Token:
@@ -379,4 +391,6 @@ def _elements(seen: _Seen, *, first: bool) -> list[tuple[Node, int]]:
 
 def _joined(parts: list[str | None]) -> str | None:
     known = [part for part in parts if part is not None]
-    return "".join(known) if len(known) == len(parts) else None
+    if len(known) < len(parts) or sum(map(len, known)) > _MOST_CHARACTERS:
+        return None
+    return "".join(known)

@@ -135,17 +135,29 @@ class Vocabulary:
 
     def _greedy(self, data: bytes) -> list[int]:
         ids: list[int] = []
-        position = 0
-        while position < len(data):
-            for width in range(min(self._longest, len(data) - position), 0, -1):
-                token = self._by_bytes.get(data[position : position + width])
-                if token is not None:
-                    ids.append(token)
-                    position += width
+        position, size = 0, len(data)
+        by_bytes, beginnings = self._by_bytes, self._beginnings
+        while position < size:
+            end = position + 1
+            found: tuple[int, int] | None = None
+            while end <= size:
+                piece = data[position:end]
+                if piece not in beginnings:
                     break
-            else:
+                token = by_bytes.get(piece)
+                if token is not None:
+                    found = (token, end)
+                end += 1
+            if found is None:
                 return []
+            ids.append(found[0])
+            position = found[1]
         return ids
+
+    @cached_property
+    def _beginnings(self) -> frozenset[bytes]:
+        """What some token begins with, whole tokens included."""
+        return frozenset(text[:size] for text in self._by_bytes for size in range(1, len(text) + 1))
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...errors import InvalidValueError, UnsupportedModelError
-from . import llama, qwen2, qwen3
+from . import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3
 from .config import ModelConfig, RopeConfig, hf_config, raw_config
 from .decoder import CausalLM
 from .loader import load_weights, random_weights
@@ -39,8 +39,17 @@ class Architecture:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": Architecture("llama", llama.read_config, llama.Llama),
+    "MistralForCausalLM": Architecture("mistral", mistral.read_config, mistral.Mistral),
     "Qwen2ForCausalLM": Architecture("qwen2", qwen2.read_config, qwen2.Qwen2),
     "Qwen3ForCausalLM": Architecture("qwen3", qwen3.read_config, qwen3.Qwen3),
+    "Gemma2ForCausalLM": Architecture("gemma2", gemma2.read_config, gemma2.Gemma2),
+    "Gemma3ForCausalLM": Architecture("gemma3_text", gemma3.read_config, gemma3.Gemma3),
+    "Phi3ForCausalLM": Architecture("phi3", phi3.read_config, phi3.Phi3),
+    "SmolLM3ForCausalLM": Architecture("smollm3", smollm3.read_config, smollm3.SmolLM3),
+    "Olmo2ForCausalLM": Architecture("olmo2", olmo2.read_config, olmo2.Olmo2),
+    "GraniteForCausalLM": Architecture("granite", granite.read_config, granite.Granite),
+    "MixtralForCausalLM": Architecture("mixtral", mixtral.read_config, mixtral.Mixtral),
+    "Qwen3MoeForCausalLM": Architecture("qwen3_moe", qwen3_moe.read_config, qwen3_moe.Qwen3Moe),
 }
 
 DTYPES = {

@@ -7,39 +7,20 @@ defaults and old spellings). Out: a `ModelConfig`; what our code cannot compute 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import ModelError, ModelNotFoundError, UnsupportedModelError
+from .rope import RopeConfig, read_rope
 
-__all__ = ["ModelConfig", "RopeConfig", "dense_config", "hf_config", "raw_config"]
-
-ROPE_KINDS = ("default", "linear", "llama3")
-
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """How positions turn into angles.
-
-    Attributes:
-        kind: one of `ROPE_KINDS`.
-        theta: base of the frequencies.
-        factor: by how much long wavelengths are stretched ("linear": all of them).
-        low_freq_factor, high_freq_factor, original_context: the borders of the stretch ("llama3").
-    """
-
-    kind: str = "default"
-    theta: float = 10000.0
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
+__all__ = ["ModelConfig", "RopeConfig", "dense_config", "hf_config", "layer_windows", "raw_config"]
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a dense decoder.
+    """The shape of a decoder; families with more to say have a subclass.
 
     Attributes:
         architecture: name in `config.json`, "LlamaForCausalLM".
@@ -51,6 +32,10 @@ class ModelConfig:
         tied: whether the LM head is the embedding.
         qkv_bias, o_bias, mlp_bias: which projections have a bias.
         qk_norm: whether each query and key head is normed before the rotation.
+        windows: of each layer, positions that a query sees at most, 0 for all; empty where all layers see all.
+        ropes: of each layer; empty where all have `rope`.
+        score_scale: factor of the attention scores; None for 1 / √head_dim.
+        score_softcap: bound of the attention scores, 0 for none.
     """
 
     architecture: str
@@ -70,6 +55,13 @@ class ModelConfig:
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    windows: tuple[int, ...] = ()
+    ropes: tuple[RopeConfig, ...] = ()
+    score_scale: float | None = None
+    score_softcap: float = 0.0
+
+
+Config = TypeVar("Config", bound=ModelConfig)
 
 
 def raw_config(path: Path) -> dict[str, Any]:
@@ -105,21 +97,48 @@ def hf_config(path: Path) -> Any:
         raise ModelError(f"{path / 'config.json'} is not a usable model config: {error}") from error
 
 
-def dense_config(hf: Any, architecture: str, **features: bool) -> ModelConfig:
-    """The `ModelConfig` of a family with the usual field names; `features` are the family's biases and norms.
+def dense_config(
+    hf: Any,
+    architecture: str,
+    *,
+    make: Callable[..., Config] = ModelConfig,  # type: ignore[assignment]
+    activation: str = "silu",
+    partial_rope: bool = False,
+    **features: Any,
+) -> Config:
+    """The `ModelConfig` of a family with the usual field names.
+
+    Args:
+        hf: the transformers config.
+        architecture: its name.
+        make: the class to make.
+        activation: what the family's gate computes.
+        partial_rope: whether it may turn a part of each head only.
+        features: the family's biases, norms, windows and what else its class has.
 
     Raises:
         UnsupportedModelError: an activation, rotary scaling, quantisation or window that we do not compute.
         ModelError: sizes that do not fit each other.
     """
-    _refuse(hf, architecture)
+    _refuse(hf, architecture, activation, windowed="windows" in features)
     heads, kv_heads = hf.num_attention_heads, hf.num_key_value_heads
     if heads % kv_heads:
         raise ModelError(f"{architecture}: {heads} query heads are no multiple of {kv_heads} key heads")
     head_dim = getattr(hf, "head_dim", None) or hf.hidden_size // heads
     if head_dim % 2:
         raise ModelError(f"{architecture}: a head of {head_dim} numbers cannot be split in two for the rotation")
-    return ModelConfig(
+    context = hf.max_position_embeddings
+    ropes = features.get("ropes")
+    rope = (
+        ropes[0]
+        if ropes
+        else read_rope(hf.rope_parameters, context=context, head_dim=head_dim, architecture=architecture)
+    )
+    if rope.dim and not partial_rope:
+        raise UnsupportedModelError(f"{architecture}: a rotary embedding of {rope.dim} of {head_dim} is not supported")
+    if rope.kind == "yarn":
+        context = max(context, int(rope.original_context * rope.factor))
+    return make(
         architecture=architecture,
         hidden=hf.hidden_size,
         intermediate=hf.intermediate_size,
@@ -128,36 +147,40 @@ def dense_config(hf: Any, architecture: str, **features: bool) -> ModelConfig:
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab_size=hf.vocab_size,
-        context_length=hf.max_position_embeddings,
+        context_length=context,
         dtype=str(hf.dtype or "bfloat16").removeprefix("torch."),
-        rope=_rope(hf, architecture),
+        rope=rope,
         norm_eps=hf.rms_norm_eps,
         tied=bool(hf.tie_word_embeddings),
         **features,
     )
 
 
-def _refuse(hf: Any, architecture: str) -> None:
+def layer_windows(hf: Any, architecture: str) -> tuple[int, ...]:
+    """The window of each layer, from `layer_types` or for all layers alike; 0 where a layer sees everything.
+
+    Raises:
+        UnsupportedModelError: a kind of layer that we do not compute.
+    """
+    window = int(getattr(hf, "sliding_window", None) or 0)
+    kinds = getattr(hf, "layer_types", None)
+    if kinds is None:
+        return (window,) * int(hf.num_hidden_layers)
+    known: dict[str, int] = {"full_attention": 0, "sliding_attention": window}
+    for kind in kinds:
+        if kind not in known:
+            raise UnsupportedModelError(f"{architecture}: layers of type {kind!r} are not supported")
+    return tuple(known[kind] for kind in kinds)
+
+
+def _refuse(hf: Any, architecture: str, activation: str, *, windowed: bool) -> None:
     """Raises for what would load and then compute something else."""
-    if hf.hidden_act != "silu":
-        raise UnsupportedModelError(f"{architecture}: activation {hf.hidden_act!r} is not supported; only 'silu' is")
+    found = getattr(hf, "hidden_activation", None) or getattr(hf, "hidden_act", None)
+    if found != activation:
+        raise UnsupportedModelError(
+            f"{architecture}: activation {found!r} is not supported; only {activation!r} is for this architecture"
+        )
     if getattr(hf, "quantization_config", None) is not None:
         raise UnsupportedModelError(f"{architecture}: quantised weights are not supported; take the plain checkpoint")
-    if "sliding_attention" in (getattr(hf, "layer_types", None) or ()):
+    if not windowed and "sliding_attention" in (getattr(hf, "layer_types", None) or ()):
         raise UnsupportedModelError(f"{architecture}: sliding-window attention is not supported")
-
-
-def _rope(hf: Any, architecture: str) -> RopeConfig:
-    rope = dict(hf.rope_parameters or {})
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ROPE_KINDS or rope.get("partial_rotary_factor", 1.0) != 1.0:
-        known = ", ".join(ROPE_KINDS)
-        raise UnsupportedModelError(f"{architecture}: rotary embedding {rope!r} is not supported; known types: {known}")
-    return RopeConfig(
-        kind=kind,
-        theta=float(rope.get("rope_theta", 10000.0)),
-        factor=float(rope.get("factor", 1.0)),
-        low_freq_factor=float(rope.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(rope.get("high_freq_factor", 4.0)),
-        original_context=int(rope.get("original_max_position_embeddings", hf.max_position_embeddings)),
-    )

@@ -1,11 +1,10 @@
-"""The building blocks of a decoder: its tensors by layer, merged projections, rotary angles.
+"""The building blocks of a decoder: its tensors by layer, merged projections.
 
-In: a `ModelConfig`. Out: empty tensors on the device, for the loader to fill, and the tables that need no weights.
+In: a `ModelConfig`. Out: empty tensors on the device, for the loader to fill.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,9 @@ import torch
 if TYPE_CHECKING:
     from ..attention import Attention
     from ..kv_cache import KVCache
-    from .config import ModelConfig, RopeConfig
+    from .config import ModelConfig
 
-__all__ = ["Layer", "Step", "empty_layer", "merged_parts", "rope_tables"]
+__all__ = ["Layer", "Step", "empty_layer", "merged_parts"]
 
 Tensor = torch.Tensor
 
@@ -105,36 +104,3 @@ def merged_parts(config: ModelConfig) -> dict[str, slice]:
         "gate": slice(0, inter),
         "up": slice(inter, 2 * inter),
     }
-
-
-def rope_tables(config: ModelConfig, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of every position, [positions, head_dim] each, for `kernels.reference.rotary_store`.
-
-    The angles are computed in float32 whatever the model's dtype: a bfloat16 angle would be off by whole turns.
-    """
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), _frequencies(config.rope, config.head_dim))
-    cos, sin = angles.cos(), angles.sin()
-    return (
-        torch.cat((cos, cos), -1).to(device, dtype),
-        torch.cat((-sin, sin), -1).to(device, dtype),
-    )
-
-
-def _frequencies(rope: RopeConfig, dim: int) -> Tensor:
-    """float32 [dim / 2], radians per position of each pair.
-
-    "llama3" (Llama 3.1) divides the frequencies of wavelengths beyond the original context by `factor`, keeps the
-    short ones, and blends between.
-    """
-    plain = 1.0 / (rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
-    if rope.kind == "linear":
-        return plain / rope.factor
-    if rope.kind == "default":
-        return plain
-    waves = 2 * math.pi / plain
-    longest_kept = rope.original_context / rope.high_freq_factor
-    shortest_cut = rope.original_context / rope.low_freq_factor
-    share = (rope.original_context / waves - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    blended = (1 - share) * plain / rope.factor + share * plain
-    stretched = torch.where(waves > shortest_cut, plain / rope.factor, plain)
-    return torch.where((waves >= longest_kept) & (waves <= shortest_cut), blended, stretched)

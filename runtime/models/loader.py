@@ -46,6 +46,7 @@ def load_weights(model: CausalLM, path: Path) -> None:
     missing = sorted(places.keys() - found.keys())
     if missing:
         raise WeightsError(f"{path} lacks {_few(missing)}, which {model.config.architecture} needs")
+    model.loaded()
 
 
 def weight_files(path: Path) -> dict[Path, frozenset[str]]:

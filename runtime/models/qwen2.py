@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .config import ModelConfig, dense_config
+from .config import ModelConfig, dense_config, layer_windows
 from .decoder import CausalLM
 
 __all__ = ["Qwen2", "read_config"]
@@ -16,7 +16,8 @@ __all__ = ["Qwen2", "read_config"]
 
 def read_config(hf: Any) -> ModelConfig:
     """From the transformers config of a Qwen2."""
-    return dense_config(hf, "Qwen2ForCausalLM", qkv_bias=True)
+    name = "Qwen2ForCausalLM"
+    return dense_config(hf, name, qkv_bias=True, windows=layer_windows(hf, name))
 
 
 class Qwen2(CausalLM):

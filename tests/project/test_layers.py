@@ -26,9 +26,10 @@ CONTRACTS = {
 """What the runtime may import of the language: the modules both sides agree on (and the sub-modules of packages)."""
 
 LAZY = {
-    "radicel.cli": "commands that need the runtime import it when they run",
-    "radicel.cli.chat": "as cli",
-    "radicel.cli.run": "as cli",
+    **{
+        f"radicel.cli.{word}": "commands that need the runtime import it when they run"
+        for word in ("bench", "chat", "env", "explain", "models", "pull", "run")
+    },
     "radicel.testing": "accepts() asks the runtime's own masks",
 }
 """Language modules that may import the runtime, inside functions only."""

@@ -14,8 +14,8 @@ import pytest
 import torch
 from radicel.errors import InvalidValueError, ModelError, ModelNotFoundError, UnsupportedModelError
 from radicel.runtime.model_runner import ModelRunner
-from radicel.runtime.models import ARCHITECTURES, RopeConfig, load_model, model_config, resolve_dtype
-from radicel.runtime.models.layers import rope_tables
+from radicel.runtime.models import RopeConfig, load_model, model_config, resolve_dtype
+from radicel.runtime.models.rope import halves_in_the_middle, rope_tables
 
 ARCHS = ["llama", "llama3", "qwen2", "qwen3", "llama_biased", "qwen3_biased", "qwen2_untied"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -200,6 +200,7 @@ def test_only_the_rows_asked_for(pair: Callable[..., Pair], driver: ModuleType) 
 ROPES: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default", "rope_theta": 10000.0},
     "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
     "llama3": {
         "rope_type": "llama3",
         "rope_theta": 500000.0,
@@ -208,11 +209,43 @@ ROPES: dict[str, dict[str, Any]] = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     },
+    "yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 1000000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32768,
+    },
+    "yarn with all its numbers": {
+        "rope_type": "yarn",
+        "rope_theta": 150000.0,
+        "factor": 32.0,
+        "beta_fast": 20.0,
+        "beta_slow": 2.0,
+        "mscale": 1.3,
+        "mscale_all_dim": 0.7,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "longrope": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + i / 50 for i in range(64)],
+        "long_factor": [1.0 + i for i in range(64)],
+        "original_max_position_embeddings": 4096,
+    },
+    "longrope with an amplitude": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "attention_factor": 1.5,
+        "short_factor": [1.0] * 64,
+        "long_factor": [2.0] * 64,
+        "original_max_position_embeddings": 4096,
+    },
 }
 
 
 @pytest.mark.parametrize("kind", ROPES)
-def test_angles_equal_transformers_at_every_position(tiny: ModuleType, tmp_path: Path, kind: str) -> None:
+def test_angles_equal_transformers_at_every_position(tmp_path: Path, kind: str) -> None:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -220,12 +253,36 @@ def test_angles_equal_transformers_at_every_position(tiny: ModuleType, tmp_path:
     hf = LlamaConfig(**sizes, architectures=["LlamaForCausalLM"], rope_parameters=dict(ROPES[kind]))
     hf.save_pretrained(tmp_path)
     config = model_config(tmp_path)
-    cos, sin = rope_tables(config, 131072, torch.device("cpu"), torch.float32)
+    assert config.context_length == 131072
+    cos, sin = rope_tables(config.rope, 128, 131072, torch.device("cpu"), torch.float32)
     positions = torch.arange(0, 131072, 17)
     want_cos, want_sin = LlamaRotaryEmbedding(hf)(torch.zeros(1), positions[None])
     assert (cos[positions] - want_cos[0]).abs().max() < 1e-6
     assert (sin[positions, 64:] - want_sin[0, :, 64:]).abs().max() < 1e-6
     assert torch.equal(sin[:, :64], -sin[:, 64:])
+
+
+def test_long_ropes_choose_their_factors_once_from_the_context_length() -> None:
+    rope = RopeConfig("longrope", original_context=100, short_factors=(1.0, 2.0), long_factors=(3.0, 4.0))
+    short, _ = rope_tables(rope, 4, 100, torch.device("cpu"), torch.float64)
+    long, _ = rope_tables(rope, 4, 101, torch.device("cpu"), torch.float64)
+    angles = torch.arange(100)[:, None] * torch.tensor([1.0, 0.01])
+    for found, factors in ((short, [1.0, 2.0]), (long[:100], [3.0, 4.0])):
+        wanted = (angles / torch.tensor(factors)).cos().double()
+        torch.testing.assert_close(found[:, :2], wanted, atol=1e-5, rtol=0)
+
+
+def test_yarn_lengthens_the_context(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 4096}
+    assert model_config(_edit(tiny_model(tmp_path, "qwen2"), rope_parameters=yarn)).context_length == 16384
+
+
+@pytest.mark.parametrize(("head_dim", "turned"), [(8, 8), (8, 4), (16, 12), (128, 96), (6, 2)])
+def test_turned_pairs_lie_half_a_head_apart(head_dim: int, turned: int) -> None:
+    order = halves_in_the_middle(head_dim, turned)
+    assert sorted(order) == list(range(head_dim))
+    pairs = [(order[i], order[i + head_dim // 2]) for i in range(turned // 2)]
+    assert pairs == [(i, i + turned // 2) for i in range(turned // 2)]
 
 
 # --- configs ----------------------------------------------------------------------------------------------------------
@@ -277,14 +334,24 @@ REFUSED = {
     "no architecture": ({"architectures": None, "model_type": "gpt2"}, UnsupportedModelError, "model_type 'gpt2'"),
     "activation": ({"hidden_act": "gelu"}, UnsupportedModelError, "activation 'gelu'"),
     "rope": (
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+        {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}},
         UnsupportedModelError,
-        "yarn.*known types: default, linear, llama3",
+        "spiral.*known types: default, linear, dynamic",
     ),
     "quantised": (
         {"quantization_config": {"quant_method": "gptq", "bits": 4}},
         UnsupportedModelError,
         "quantised weights",
+    ),
+    "part of a head": (
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        UnsupportedModelError,
+        "a rotary embedding of 4 of 8 is not supported",
+    ),
+    "long rope": (
+        {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0], "factor": 2.0}},
+        ModelError,
+        "does not fit a head of 8 numbers|not a usable model config",
     ),
     "heads": ({"num_key_value_heads": 4}, ModelError, "6 query heads are no multiple of 4"),
     "a size that is no number": ({"hidden_size": "many"}, ModelError, "not a usable model config"),
@@ -303,11 +370,26 @@ def test_a_config_that_we_cannot_run_is_refused_by_name(
         load_model(path, device="cpu")
 
 
-def test_a_window_is_refused(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_windows_by_layer(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     path = _edit(
         tiny_model(tmp_path, "qwen2"), use_sliding_window=True, sliding_window=64, max_window_layers=1, layer_types=None
     )
+    assert model_config(path).windows == (0, 64, 64)
+    kinds = [kind.attend["window"] for kind in load_model(path, device="cpu").kinds]
+    assert kinds == [0, 64, 64]
+    # A window that no text of this length outgrows is none.
+    assert load_model(path, device="cpu", context_length=64).kinds[1].attend["window"] == 0
+
+
+def test_a_window_of_an_architecture_that_has_none_is_refused(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    path = _edit(tiny_model(tmp_path, "llama"), layer_types=["sliding_attention"] * 3, sliding_window=64)
     with pytest.raises(UnsupportedModelError, match="sliding-window"):
+        model_config(path)
+
+
+def test_an_unknown_kind_of_layer_is_refused(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    path = _edit(tiny_model(tmp_path, "qwen3"), layer_types=["chunked_attention"] * 3)
+    with pytest.raises(UnsupportedModelError, match="layers of type 'chunked_attention' are not supported"):
         model_config(path)
 
 
@@ -336,14 +418,13 @@ def test_dtypes(tiny_llama: Path) -> None:
 
 
 def test_context_length_bounds(tiny_llama: Path) -> None:
-    assert load_model(tiny_llama, device="cpu", context_length=100).cos.shape == (100, 8)
+    assert load_model(tiny_llama, device="cpu", context_length=100).tables[0][0].shape == (100, 8)
     for wrong in (0, -1, 4097):
         with pytest.raises(InvalidValueError, match=f"context_length={wrong} must be 1 to 4096"):
             load_model(tiny_llama, device="cpu", context_length=wrong)
 
 
-def test_every_architecture_has_its_names_in_a_real_checkpoint(pair: Callable[..., Pair]) -> None:
-    assert list(ARCHITECTURES) == ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+def test_all_names_of_a_checkpoint_have_their_place(pair: Callable[..., Pair]) -> None:
     for name in ARCHS:
         both = pair(name)
         theirs = dict(both.theirs.named_parameters())
