@@ -11,7 +11,7 @@ PAGES = pages.pages()
 RUN = [
     pytest.param(name, marks=[pytest.mark.model] if pages.needs_model(page) else [])
     for name, page in PAGES.items()
-    if name != "README.md" and pages.runs(page)
+    if pages.runs(page)
 ]
 ENVIRONMENT = {"PYTHONWARNINGS": "default", "COLUMNS": "120", "NO_COLOR": "1"}
 
@@ -29,17 +29,6 @@ def test_the_pages_programs_do_what_it_says(name: str, tmp_path: Path) -> None:
     for words, expected in pages.command_steps(page):
         shown = pages.run_words(words, tmp_path, ENVIRONMENT)
         assert expected in (None, shown)
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("number", range(len(pages.blocks(PAGES["README.md"], "python"))))
-def test_the_readme_s_programs_run(number: int, tmp_path: Path) -> None:
-    """Each by itself, as a new user would: typed into a file, run in another folder."""
-    code = pages.blocks(PAGES["README.md"], "python")[number].text
-    for file, text in pages.files(PAGES["README.md"]).items():
-        (tmp_path / file).write_text(text, encoding="utf-8")
-    (tmp_path / "quickstart.py").write_text(code, encoding="utf-8")
-    assert pages.run_words(["python", "quickstart.py"], tmp_path, ENVIRONMENT).strip()
 
 
 @pytest.mark.parametrize("name", PAGES)
