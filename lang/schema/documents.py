@@ -10,17 +10,18 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import jsonschema_specifications  # type: ignore[import-untyped]
 import referencing
 import referencing.exceptions
 import referencing.jsonschema
-from jsonschema.validators import validator_for
 
 from ..errors import ConstraintError
 from .metaschema import obeys_metaschema
+
+if TYPE_CHECKING:
+    import jsonschema
 
 __all__ = ["DRAFTS", "Sub", "admits", "root_sub", "subschema"]
 
@@ -31,9 +32,15 @@ class Draft:
 
     name: str
     uri: str
-    validator: Any
     specification: Any
     declared: bool = True
+
+    @property
+    def validator(self) -> Any:
+        """The independent validator's class. It is imported where it is first asked: it takes a second to."""
+        import jsonschema
+
+        return getattr(jsonschema, f"Draft{self.name.replace('-', '')}Validator")
 
     @property
     def year(self) -> int:
@@ -49,11 +56,11 @@ class Draft:
 _SPECS = referencing.jsonschema
 _NEW, _OLD = "https://json-schema.org/draft/", "http://json-schema.org/draft-0"
 DRAFTS = (
-    Draft("2020-12", f"{_NEW}2020-12/schema", jsonschema.Draft202012Validator, _SPECS.DRAFT202012),
-    Draft("2019-09", f"{_NEW}2019-09/schema", jsonschema.Draft201909Validator, _SPECS.DRAFT201909),
-    Draft("7", f"{_OLD}7/schema", jsonschema.Draft7Validator, _SPECS.DRAFT7),
-    Draft("6", f"{_OLD}6/schema", jsonschema.Draft6Validator, _SPECS.DRAFT6),
-    Draft("4", f"{_OLD}4/schema", jsonschema.Draft4Validator, _SPECS.DRAFT4),
+    Draft("2020-12", f"{_NEW}2020-12/schema", _SPECS.DRAFT202012),
+    Draft("2019-09", f"{_NEW}2019-09/schema", _SPECS.DRAFT201909),
+    Draft("7", f"{_OLD}7/schema", _SPECS.DRAFT7),
+    Draft("6", f"{_OLD}6/schema", _SPECS.DRAFT6),
+    Draft("4", f"{_OLD}4/schema", _SPECS.DRAFT4),
 )
 
 
@@ -157,7 +164,11 @@ def _found(resolver: Any, reference: str, keyword: str) -> Any:
 
 
 def admits(sub: Sub, value: Any) -> bool:
-    """Whether a value is valid, by an independent validator (formats are assertions)."""
+    """Whether a value is valid (formats are assertions), by an independent validator unless little is asked."""
+    if isinstance(sub.schema, bool):
+        return sub.schema
+    if _PLAIN.issuperset(sub.schema) and sub.draft.year > 4:
+        return _has_type(value, sub.schema.get("type")) and _is_in(value, sub.schema)
     validator = sub.draft.validator(
         sub.schema, format_checker=sub.draft.validator.FORMAT_CHECKER, _resolver=sub.resolver
     )
@@ -165,6 +176,43 @@ def admits(sub: Sub, value: Any) -> bool:
         return bool(validator.is_valid(value))
     except (referencing.exceptions.Unresolvable, RecursionError) as error:
         raise sub.error(f"cannot check {value!r}: {error}", "$ref") from error
+
+
+_PLAIN = frozenset(["type", "enum", "const", "title", "description", "default", "examples", "$comment"])
+
+
+def _has_type(value: Any, types: Any) -> bool:
+    if types is None:
+        return True
+    names = {types} if isinstance(types, str) else set(types)
+    return bool(names & _types(value))
+
+
+def _types(value: Any) -> set[str]:
+    """The types of a value."""
+    if isinstance(value, (bool, str, list, dict)) or value is None:
+        return {{bool: "boolean", str: "string", list: "array", dict: "object"}.get(type(value), "null")}
+    return {"number", "integer"} if value == value // 1 else {"number"}
+
+
+def _is_in(value: Any, schema: dict[str, Any]) -> bool:
+    given = [[schema["const"]]] if "const" in schema else []
+    given += [schema["enum"]] if "enum" in schema else []
+    text = _spelled(value)
+    return all(text in map(_spelled, values) for values in given)
+
+
+def _spelled(value: Any) -> str:
+    """Equal for equal values: 1 and 1.0 are, 1 and true are not."""
+    return json.dumps(_whole(value), sort_keys=True)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_whole, value))
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _sub(schema: Any, resolver: Any, draft: Draft, pointer: str, scopes: dict[str, bool]) -> Sub:
@@ -241,6 +289,8 @@ _METASCHEMAS: dict[str, Any] = {}
 
 def _metaschema(draft: Draft) -> Any:
     if draft.name not in _METASCHEMAS:
+        from jsonschema.validators import validator_for
+
         meta = draft.validator.META_SCHEMA
         _METASCHEMAS[draft.name] = validator_for(meta, draft.validator)(meta)
     return _METASCHEMAS[draft.name]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import random
+import subprocess
+import sys
 import unicodedata
 from typing import Any
 
 import pytest
 from radicel.schema import charsets
-from radicel.schema.documents import DRAFTS, _metaschema
+from radicel.schema.documents import DRAFTS, _metaschema, admits, root_sub
 from radicel.schema.metaschema import _TABLES, obeys_metaschema
 from radicel.schema.patterns import one_of
 
@@ -90,3 +93,26 @@ def test_a_node_keeps_its_hash_to_itself() -> None:
     copied = pickle.loads(pickle.dumps(node))
     assert not hasattr(copied, "_hash")
     assert (copied, hash(copied)) == (node, hash(node))
+
+
+def test_a_plain_schema_admits_what_a_validator_admits() -> None:
+    values = [None, True, False, 0, 1, 1.0, 1.5, "", "1", [], [1], [1.0], [True], {}, {"a": 1}, {"a": 1.0}, 10**20]
+    draw = random.Random(3)
+    names = ["integer", "number", "string", "null", "array", "object", "boolean", ["integer", "string"]]
+    for _ in range(400):
+        said = {
+            "type": draw.choice(names),
+            "enum": draw.sample(values, draw.randint(0, 5)),
+            "const": draw.choice(values),
+        }
+        schema = {keyword: value for keyword, value in said.items() if draw.random() < 0.5}
+        sub = root_sub(json.dumps(schema), None)
+        for value in draw.sample(values, 4):
+            assert admits(sub, value) == sub.draft.validator(schema).is_valid(value), (schema, value)
+
+
+def test_importing_the_package_imports_no_validator() -> None:
+    """Importing it takes a second, and most programs have no use for it."""
+    code = "import sys, radicel, radicel.constraint; print('jsonschema' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
