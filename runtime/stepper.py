@@ -87,20 +87,22 @@ class Stepper:
         began = time.perf_counter()
         flight, self._flight = self._flight, None
         plan = self._plan_ahead(flight) if flight is not None else None
-        if plan is None and flight is not None:
-            self._land(flight)
-            flight = None
-        if plan is None:
+        done = plan.done if plan is not None else []
+        if plan is None or not plan.works:
+            if flight is not None:
+                self._land(flight)
+                flight = None
             plan = self._scheduler.schedule()
+            done += plan.done
         if plan.works:
             self._run(plan, flight, began)
-        for seq in plan.done:
+        for seq in done:
             self._outcomes.settle(seq)
         if not self._lookahead.enabled:
             self._land_now()
         self._counters.busy_s += time.perf_counter() - began
         self._rested = not plan.works
-        return bool(plan.works or plan.done)
+        return bool(plan.works or done)
 
     def drain(self) -> None:
         """Waits for the step in flight, whose results nobody wants any more."""
@@ -121,8 +123,7 @@ class Stepper:
         constrained = sum(seq.matcher is not None for seq in flight.sampled)
         if not self._lookahead.pays(len(flight.sampled), constrained):
             return None
-        plan = self._scheduler.schedule_ahead(flight.plan)
-        return plan if plan is not None and plan.works else None
+        return self._scheduler.schedule_ahead(flight.plan)
 
     def _run(self, plan: Plan, flight: _Flight | None, began: float) -> None:
         """Launches a step; between its forward pass and its sampling, the results of `flight` are applied."""

@@ -114,6 +114,18 @@ def test_a_new_request_joins_while_a_step_is_in_flight():
     assert first.listener.result.output_ids == reference(PROMPT, first.sampling).output_ids
 
 
+def test_whoever_has_nothing_to_run_is_told_also_where_nobody_else_has():
+    """A cached prefill for its own sake comes while the last step of everybody else is in flight."""
+    engine = make()
+    run(engine, sequence(PROMPT, 0))
+    engine.submit([sequence([11, 12], 1, sampling=NO_END)])
+    engine.step()
+    cached = sequence(PROMPT, 0)
+    engine.submit([cached])
+    engine.step()
+    assert cached.listener.result is not None
+
+
 # -- grammars --------------------------------------------------------------------------------------------------------
 
 
