@@ -27,7 +27,7 @@ def check_conforms(constraint: Constraint, text: str) -> None:
     if constraint.form == "json" and not constraint.wraps:
         _check_json(constraint, text)
     elif constraint.form == "grammar" and not constraint.wraps:
-        from ..testing import accepts
+        from ..accepts import accepts
 
         if not accepts(constraint, text):
             raise ConstraintError(f"the text {text!r} does not derive from the grammar")

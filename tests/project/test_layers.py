@@ -30,7 +30,7 @@ LAZY = {
         f"radicel.cli.{word}": "commands that need the runtime import it when they run"
         for word in ("bench", "chat", "env", "explain", "models", "pull", "run")
     },
-    "radicel.testing": "accepts() asks the runtime's own masks",
+    "radicel.accepts": "accepts() asks the runtime's own masks",
 }
 """Language modules that may import the runtime, inside functions only."""
 
