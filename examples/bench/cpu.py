@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+
+# In this script's place: a `kernels.py` lies beside it, and transformers would take that for the package of that name.
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).resolve().parent / "workloads"))
+
 from cpu_parts import MEASURES, Bench
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "cpu"

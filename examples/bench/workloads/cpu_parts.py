@@ -232,7 +232,7 @@ class Contact(BaseModel):
 
 def extraction(bench: Bench) -> Iterator[Row]:
     """Four e-mails to JSON under a limit of tokens: how many come back valid."""
-    folder = Path(__file__).resolve().parents[1] / "data" / "emails"
+    folder = Path(__file__).resolve().parents[2] / "data" / "emails"
     mails = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.txt"))]
 
     @function
