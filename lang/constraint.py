@@ -245,7 +245,7 @@ class Constraint:
 
     def prefixed(self, text: str) -> Constraint:
         """This constraint after a fixed text; the value is that of what follows."""
-        values.checked_choices([text])
+        values.check_text(text, "prefixed")
         return replace(self, wraps=(*self.wraps, ("prefix", text))) if text else self
 
     def listed(self, separator: str, *, least: int = 1, most: int | None = None) -> Constraint:
@@ -254,7 +254,7 @@ class Constraint:
         Raises:
             ConstraintError: no separator, bounds that contradict each other.
         """
-        values.checked_choices([separator])
+        values.check_text(separator, "listed")
         if not separator or least < 0 or (most is not None and most < max(1, least)):
             raise ConstraintError(f"listed({separator!r}, least={least}, most={most}): no such list", keyword="listed")
         return replace(self, wraps=(*self.wraps, ("list", separator, least, most)))

@@ -24,7 +24,7 @@ from .types import adapter
 if TYPE_CHECKING:
     from ..constraint import Constraint
 
-__all__ = ["checked_choices", "parse", "schema_text"]
+__all__ = ["check_text", "checked_choices", "parse", "schema_text"]
 
 _MOST_SECONDS = 1.0
 
@@ -75,6 +75,17 @@ def checked_choices(choices: Iterable[str]) -> tuple[str, ...]:
             raise ConstraintError(f"choices[{index}]={option!r} {problem}", keyword="choices", pointer=f"/{index}")
         seen.add(option)
     return options
+
+
+def check_text(text: Any, keyword: str) -> None:
+    """Raises where a text that stands around a value is none.
+
+    Raises:
+        ConstraintError: not a string, or with a lone surrogate.
+    """
+    problem = _problem(text, set())
+    if problem:
+        raise ConstraintError(f"{keyword}({text!r:.60}) {problem}", keyword=keyword)
 
 
 def _problem(option: Any, seen: set[str]) -> str | None:
