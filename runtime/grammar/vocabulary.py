@@ -8,12 +8,11 @@ No torch here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InvalidValueError
 from .matcher import Mask, mask_words
@@ -21,6 +20,7 @@ from .matcher import Mask, mask_words
 __all__ = ["Vocabulary"]
 
 _MOST_MASKS = 256
+_MOST_STARTS = 4096
 
 
 class Vocabulary:
@@ -56,6 +56,7 @@ class Vocabulary:
         self.special_ids = frozenset(special_ids) | self.end_ids
         self._hf_tokenizer = hf_tokenizer
         self._beginning: dict[bytes, Mask] = {}
+        self._longer: dict[bytes, Mapping[int, Sequence[int]]] = {}
         padded = [*token_bytes, *[b""] * (vocab_size - len(token_bytes))]
         self.names = tuple(padded)
         """What each id is called, special ones by their spelling."""
@@ -66,12 +67,27 @@ class Vocabulary:
         """A mask that allows nothing."""
         return np.zeros(mask_words(self.size), dtype=np.int32)
 
-    def longer_than(self, start: bytes) -> NDArray[np.int64]:
-        """The ids of tokens that begin with `start` and go on: a view, int64."""
+    def longer_than(self, start: bytes) -> Mapping[int, Sequence[int]]:
+        """The ids of tokens that begin with `start` and go on, by the byte with which they do."""
+        found = self._longer.get(start)
+        if found is None:
+            if len(self._longer) >= _MOST_STARTS:
+                self._longer.clear()
+            groups: dict[int, list[int]] = {}
+            for token_id in self._going_on(start):
+                groups.setdefault(self.text_bytes[token_id][len(start)], []).append(token_id)
+            found = self._longer[start] = groups
+        return found
+
+    def _going_on(self, start: bytes) -> list[int]:
         keys, ids = self._sorted
         low = bisect_right(keys, start)  # past `start` itself, which sorts before all that go on from it
         high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
         return ids[low:high]
+
+    def single_byte(self, byte: int) -> int | None:
+        """The id of the token that is this byte, if there is one."""
+        return self._by_bytes.get(bytes((byte,)))
 
     def beginning_mask(self, start: bytes) -> Mask:
         """The ids of tokens that begin with `start`, itself included."""
@@ -82,7 +98,7 @@ class Vocabulary:
             mask = self.empty_mask()
             words = mask.view(np.uint32)
             own = self._by_bytes.get(start)
-            for token_id in [*self.longer_than(start), *([] if own is None else [own])]:
+            for token_id in [*self._going_on(start), *([] if own is None else [own])]:
                 words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
             self._beginning[start] = mask
         return mask
@@ -173,9 +189,9 @@ class Vocabulary:
         return mine
 
     @cached_property
-    def _sorted(self) -> tuple[list[bytes], NDArray[np.int64]]:
+    def _sorted(self) -> tuple[list[bytes], list[int]]:
         pairs = sorted((text, i) for i, text in enumerate(self.text_bytes) if text)
-        return [text for text, _ in pairs], np.array([i for _, i in pairs], dtype=np.int64)
+        return [text for text, _ in pairs], [i for _, i in pairs]
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:
