@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping
 
 from ..errors import ConstraintError
+from . import hurry
 from .grammar_ast import Bag, Foreign, Ref, Rules, Token
 from .regex_ast import (
     EMPTY,
@@ -154,6 +155,7 @@ class _Writer:
         return "\n".join([f"start: {self._names[start]}", *lines]) + "\n"
 
     def _node(self, node: Node) -> str:
+        hurry.check()
         if isinstance(node, Ref):
             return self._names[node.name]
         if isinstance(node, Chars):  # of a grammar text: a token for each character

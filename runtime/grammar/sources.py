@@ -9,9 +9,8 @@ import json
 
 from ...constraint import Constraint
 from ...errors import ConstraintError
-from ...schema.constraint_rules import constraint_rules
+from ...schema.constraint_rules import constraint_lark
 from ...schema.grammars import following, to_lark
-from ...schema.lark import lark_text
 
 __all__ = ["llguidance_grammar", "xgrammar_grammar"]
 
@@ -23,7 +22,7 @@ def llguidance_grammar(constraint: Constraint, tool_format: str = "hermes") -> s
     """What llguidance compiles for this constraint (its dialect of Lark)."""
     if constraint.form == "grammar" and not constraint.wraps:
         return _HEAD + to_lark(_gbnf(constraint))
-    return _HEAD + lark_text(*constraint_rules(constraint, tool_format))
+    return _HEAD + constraint_lark(constraint, tool_format)
 
 
 def xgrammar_grammar(constraint: Constraint) -> str:
