@@ -16,7 +16,17 @@ from radicel.runtime.batch import RowUpdate, SampleBatch, StepBatch
 from radicel.runtime.model_runner import ModelRunner
 from radicel.runtime.models import CausalLM
 
-__all__ = ["GREEDY", "KINDS", "Agreement", "Steps", "measure", "our_logits", "same_greedy", "their_logits"]
+__all__ = [
+    "GREEDY",
+    "KINDS",
+    "Agreement",
+    "Steps",
+    "greedy_rows",
+    "measure",
+    "our_logits",
+    "same_greedy",
+    "their_logits",
+]
 
 IDS: list[int] = torch.randint(0, 268, (150,), generator=torch.Generator().manual_seed(3)).tolist()
 PREFIX = 100
@@ -60,9 +70,9 @@ class Agreement:
 class Steps:
     """Page-table rows of a runner, without an engine. Slots are handed out in random order."""
 
-    def __init__(self, model: CausalLM, context: int) -> None:
-        self.runner = ModelRunner(model, kv_slots=1200, num_rows=12, context_length=context)
-        self._free = (np.random.default_rng(0).permutation(1199) + 1).tolist()
+    def __init__(self, model: CausalLM, context: int, slots: int = 1200, rows: int = 12) -> None:
+        self.runner = ModelRunner(model, kv_slots=slots, num_rows=rows, context_length=context)
+        self._free = (np.random.default_rng(0).permutation(slots - 1) + 1).tolist()
         self._slots: dict[int, list[int]] = {}
         self._updates: list[RowUpdate] = []
 
@@ -108,7 +118,7 @@ class Steps:
         new = list(prompt)
         for _ in range(count):
             output = self.feed([(row, new)], last=True)
-            new = self.runner.sample(output, _greedy_row()).read().token_ids
+            new = self.runner.sample(output, greedy_rows(1)).read().token_ids
             found += new
         return found
 
@@ -204,23 +214,24 @@ def same_greedy(model: CausalLM, theirs: Any, context: int) -> int:
     return next((i for i, pair in enumerate(zip(found, wanted)) if pair[0] != pair[1]), count) + GREEDY - count
 
 
-def _greedy_row() -> SampleBatch:
-    zero, none = np.zeros(1, np.int64), np.empty(0, np.int64)
+def greedy_rows(count: int) -> SampleBatch:
+    """The most likely token of each of the first `count` logit rows."""
+    zeros, none = np.zeros(count, np.int64), np.empty(0, np.int64)
     return SampleBatch(
-        rows=zero,
-        temperature=np.zeros(1, np.float32),
-        top_p=np.ones(1, np.float32),
-        min_p=np.zeros(1, np.float32),
-        top_k=np.zeros(1, np.int32),
-        seed=zero,
-        sample_index=zero,
-        draw_index=zero,
+        rows=np.arange(count),
+        temperature=np.zeros(count, np.float32),
+        top_p=np.ones(count, np.float32),
+        min_p=np.zeros(count, np.float32),
+        top_k=np.zeros(count, np.int32),
+        seed=zeros,
+        sample_index=zeros,
+        draw_index=zeros,
         masks=None,
         mask_rows=none,
         penalties=(),
         logit_bias={},
-        want_logprobs=np.zeros(1, np.bool_),
-        top_logprobs=np.zeros(1, np.int32),
+        want_logprobs=np.zeros(count, np.bool_),
+        top_logprobs=np.zeros(count, np.int32),
         query_rows=none,
         query_ids=none,
         query_top=np.empty(0, np.int32),

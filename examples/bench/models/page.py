@@ -70,6 +70,11 @@ Architectures in GGUF files:
 Each of these was written as a GGUF file of half-precision numbers and loaded:
 """
 
+SPEED_INTRO = """Decode steps of two published shapes with random weights, 512 tokens in each sequence, the sampled ids
+read back after every step. The floor is the time in which the matrices of a step can be read, at {rate:.0f} GB/s, the
+rate of one large linear layer.
+"""
+
 GPU_INTRO = """## On a GPU, in bfloat16
 
 The same checkpoints through the kernels. Both numbers are distances from transformers' float32 logits, relative to
@@ -133,6 +138,15 @@ def _gpu(cuda: dict[str, Any]) -> str:
             f"A checkpoint of {loading['whole']:.0f} MB in files of at most {loading['largest']:.0f} MB took\n"
             f"{loading['peak']:.0f} MB of host memory at most while it was loaded to the GPU: "
             f"{loading['peak'] / loading['largest']:.2f} × the largest file.\n",
+            SPEED_INTRO.format(rate=cuda["speed"]["read_gb_per_s"]),
+            _table(
+                ["Shape", "Sequences", "Milliseconds a step", "Floor", "Ratio"],
+                (
+                    [name, size, f"{row['ms']:.2f}", f"{row['floor_ms']:.2f}", f"{row['ms'] / row['floor_ms']:.2f}"]
+                    for name, sizes in cuda["speed"]["shapes"].items()
+                    for size, row in sizes.items()
+                ),
+            ),
         ]
     )
 

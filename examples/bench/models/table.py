@@ -15,6 +15,7 @@ import json
 import platform
 import tempfile
 import time
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from agreement import GREEDY, KINDS, measure, our_logits, same_greedy, their_log
 from formats import FORMATS, GGUF_FAMILIES, measure_format, measure_gguf, peak_of_sharded_load
 from page import render
 from radicel.runtime.models import load_model
+from speed import measure_speed
 from tiny_families import FAMILIES, make_checkpoint
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -61,16 +63,24 @@ def measured(device: str, only: list[str]) -> dict[str, Any]:
     transformers.utils.logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     on_gpu = torch.device(device).type == "cuda"
-    families = {}
+    families: dict[str, Any] = {}
     for name in only or FAMILIES:
         started = time.perf_counter()
-        families[name] = half(name, device) if on_gpu else single(name)
-        print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
+        try:
+            families[name] = half(name, device) if on_gpu else single(name)
+        except Exception:  # the others should not be lost with it; a row that is missing fails the page's test
+            traceback.print_exc()
+        print(f"{name}: {time.perf_counter() - started:.1f} s {families.get(name)}", flush=True)
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "gguf", "safetensors")}
     machine = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU"
     found = {"machine": machine, "versions": versions, "families": families}
     if on_gpu:
-        found["loading"] = peak_of_sharded_load(device)
+        for part, measure_part in (("loading", peak_of_sharded_load), ("speed", measure_speed)):
+            try:
+                found[part] = measure_part(device)
+            except Exception:
+                traceback.print_exc()
+            print(part, found.get(part), flush=True)
     else:
         found["formats"] = {name: measure_format(name) for name in FORMATS}
         found["gguf"] = {name: measure_gguf(name) for name in GGUF_FAMILIES}
