@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -24,9 +24,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..bindings import raise_again
 from ..executor import Executor
 
-__all__ = ["Meter", "Reading", "progress"]
+if TYPE_CHECKING:
+    from ..state import State
+
+__all__ = ["Meter", "Reading", "progress", "shown_to_its_end"]
 
 _PER_SECOND = 4
 _WINDOW_S = 3.0
@@ -183,6 +187,25 @@ def progress(
             yield
         finally:
             ended = True
+
+
+def shown_to_its_end(state: State) -> State:
+    """Waits for the end of a run that was begun (`stream=True`) and shows how it gets on; the state.
+
+    Raises:
+        what the program failed with. An interrupt cancels it.
+    """
+    executor = state._stream.executor
+    try:
+        with progress([executor], executor.backend, name=executor.program, transient=True):
+            executor.wait_finished()
+    except BaseException:
+        state.cancel()
+        raise
+    error = state.error()
+    if error is not None:
+        raise_again(error)
+    return state
 
 
 def line(reading: Reading, name: str, width: int, *, ended: bool = False) -> RenderableType:
