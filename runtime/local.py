@@ -323,10 +323,9 @@ class LocalRuntime(DirectCalls):
     def _encode(self, prompt: PromptInput) -> EncodedPrompt:
         if isinstance(prompt, list):
             encoded = EncodedPrompt(tuple(prompt))
-            wrong = next((i for i in prompt if i >= self._runner.vocab_size), None)
-            if wrong is not None:
+            if prompt and max(prompt) >= self._runner.vocab_size:
                 raise InvalidValueError(
-                    f"token id {wrong} in the prompt; this model's ids are below {self._runner.vocab_size}"
+                    f"token id {max(prompt)} in the prompt; this model's ids are below {self._runner.vocab_size}"
                 )
         else:
             encoded = self._encoder.encode(prompt)
