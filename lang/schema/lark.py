@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ..errors import ConstraintError
 from . import hurry
-from .grammar_ast import Bag, Foreign, Ref, Rules, Token
+from .grammar_ast import Bag, Foreign, Ref, Rules, Special, Token
 from .regex_ast import (
     EMPTY,
     NOTHING,
@@ -162,6 +162,8 @@ class _Writer:
             node = Token(node)
         if isinstance(node, Token):
             return self._tokens.setdefault(node.node, f"T{len(self._tokens)}")
+        if isinstance(node, Special):
+            return f"<[{node.token_id}]>"
         if isinstance(node, Foreign):
             return self._foreign.setdefault(node.schema, f"j{len(self._foreign)}")
         if isinstance(node, Bag):

@@ -72,11 +72,11 @@ class ClosingGrammar:
             return self._outline
 
     def _made_at_once(self) -> Outline:
-        return Outline(*constraint_rules(self._constraint, self._vocabulary.tool_format))
+        return Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
 
     def _made_in_turns(self) -> Outline:
         pause = _pauses()
-        return Outline(*rules_in_turns(self._constraint, self._vocabulary.tool_format, pause), pause)
+        return Outline(*rules_in_turns(self._constraint, self._vocabulary.tool_text_format, pause), pause)
 
 
 class ClosingMatcher:

@@ -83,7 +83,7 @@ class Session:
         if token_id in self._vocabulary.end_ids:
             self._ended = self._core.may_end()
             return self._ended
-        if not self._vocabulary.text_bytes[token_id]:
+        if not self._vocabulary.text_bytes[token_id] and token_id not in self._vocabulary.markers:
             return False
         if not self._core.consume(token_id):
             self._check_alive()

@@ -123,11 +123,27 @@ class Vocabulary:
 
     @cached_property
     def tool_format(self) -> str:
-        """How this tokenizer's models write tool calls (`lang/schema/tool_calls.py`), by their markers."""
+        """How this tokenizer's models write tool calls (`lang/schema/tool_calls.py`), by their markers.
+
+        Those of Mistral with their ids, or with `:text` where they are no special tokens.
+        """
         names = set(self.names)
         if b"[TOOL_CALLS]" in names:
-            return "mistral"
+            form, markers = ("mistral11", self.markers) if b"[ARGS]" in names else ("mistral", self.markers[:1])
+            return ":".join([form, *map(str, markers)]) if len(markers) == 1 + (form != "mistral") else f"{form}:text"
         return "llama3" if b"<|python_tag|>" in names and b"<tool_call>" not in names else "hermes"
+
+    @cached_property
+    def tool_text_format(self) -> str:
+        """`tool_format` without special tokens: how the calls' text is written."""
+        form, _, markers = self.tool_format.partition(":")
+        return form if markers and markers != "text" else self.tool_format
+
+    @cached_property
+    def markers(self) -> tuple[int, ...]:
+        """The special tokens that a grammar may ask for: Mistral's `[TOOL_CALLS]` and `[ARGS]`."""
+        wanted = [self.names.index(name) for name in (b"[TOOL_CALLS]", b"[ARGS]") if name in self.names]
+        return tuple(i for i in wanted if i in self.special_ids)
 
     @cached_property
     def plain_mask(self) -> Mask:
