@@ -24,8 +24,8 @@ def llguidance_grammar(constraint: Constraint, tool_format: str = "hermes") -> s
     """What llguidance compiles for this constraint (its dialect of Lark)."""
     if constraint.form == "grammar" and not constraint.wraps:
         return _HEAD + to_lark(_gbnf(constraint))
-    # Without forcing, the engine fails at a special token after a fixed text.
-    head = _FORCING if constraint.form == "tools" and re.match(r"mistral11:\d", tool_format) else _HEAD
+    # Without forcing, the engine fails at a special token beside a fixed text.
+    head = _FORCING if constraint.form == "tools" and re.match(r"mistral\w*:\d", tool_format) else _HEAD
     return head + constraint_lark(constraint, tool_format)
 
 
