@@ -24,6 +24,7 @@ PYTEST = RADICEL_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false 
 
 demo: model
 	$(BIN)/python examples/extract_contacts.py
+	@echo "Next: . $(VENV)/bin/activate, then 'Your first program' in README.md"
 
 test: lint types model
 	$(PYTEST) -m "not slow and not gpu"

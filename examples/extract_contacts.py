@@ -78,7 +78,9 @@ def main() -> None:
 def report(files: list[Path], states: list[Any], runtime: LocalRuntime) -> None:
     """A row per e-mail, then what the batch cost."""
     console = Console()
-    table = Table("file", "name", "e-mail", "phone", "company", "kind", "about")
+    table = Table()
+    for heading in ("file", "name", "e-mail", "phone", "company", "kind", "about"):
+        table.add_column(heading, overflow="fold")  # nothing is cut off where the terminal is narrow
     failed = {file.name: state.error() for file, state in zip(files, states) if state.error() is not None}
     for file, state in zip(files, states):
         if file.name in failed:

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch.nn import functional
 
-from .launch import MOST_ROWS, LinearBlocks, early_options, linear_blocks, padded, supported
-from .programs import begin_early, prefetch, wait_for_inputs
+from .launch import MOST_ROWS, LinearBlocks, early_options, linear_blocks, multiprocessors, padded, supported
+from .programs import await_inputs, finish, prefetch
 from .rms_norm import rms_norm
 from .silu_mul import silu_mul
 
@@ -75,17 +75,15 @@ def _vector_kernel(
     if GATED:
         w_up = _weights(place + below, cells, WIDTH, BLOCK_K)
         acc_up = tl.zeros([BLOCK_N, BLOCK_K], dtype=tl.float32)
-    if DEPENDENT:
-        begin_early()
-        if AHEAD > 0:
-            lines = tl.arange(0, BLOCK_K // 64)
-            ahead = weight_ptr + tl.minimum(outs, count - 1)[:, None].to(tl.int64) * WIDTH + lines[None, :] * 64
-            for at in tl.static_range(BLOCK_K, BLOCK_K * (AHEAD + 1), BLOCK_K):
-                if at + BLOCK_K <= WIDTH:
-                    prefetch(ahead + at)
-                    if GATED:
-                        prefetch(ahead + below + at)
-        wait_for_inputs()
+    if DEPENDENT > 0 and AHEAD > 0:
+        lines = tl.arange(0, BLOCK_K // 64)
+        ahead = weight_ptr + tl.minimum(outs, count - 1)[:, None].to(tl.int64) * WIDTH + lines[None, :] * 64
+        for at in tl.static_range(BLOCK_K, BLOCK_K * (AHEAD + 1), BLOCK_K):
+            if at + BLOCK_K <= WIDTH:
+                prefetch(ahead + at)
+                if GATED:
+                    prefetch(ahead + below + at)
+    await_inputs(DEPENDENT)
     x = _inputs(x_ptr, columns, WIDTH, BLOCK_K)
     if NORMED:
         norm = _inputs(norm_ptr, columns, WIDTH, BLOCK_K)
@@ -108,6 +106,7 @@ def _vector_kernel(
     if NORMED:
         squares += x * x
         x = x * norm
+    finish(DEPENDENT)
     y = tl.sum(acc + w.to(tl.float32) * x[None, :], 1)
     if NORMED:
         scale = 1.0 / tl.sqrt_rn(tl.sum(squares, 0) / WIDTH + eps)
@@ -125,6 +124,71 @@ def _vector_kernel(
     if ADDED:
         y += tl.load(residual_ptr + outs, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + outs, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _rows_of(weight_ptr, group, count, columns, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Whole rows of W: those of a group."""
+    outs = group * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (outs < count)[:, None]
+    if WIDTH < BLOCK_K:
+        inside = inside & (columns < WIDTH)[None, :]
+    place = weight_ptr + outs[:, None].to(tl.int64) * WIDTH + columns[None, :]
+    return tl.load(place, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _resident_kernel(
+    x_ptr,
+    norm_ptr,
+    weight_ptr,
+    bias_ptr,
+    residual_ptr,
+    out_ptr,
+    count,
+    eps,
+    WIDTH: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    GATED: tl.constexpr,
+    ADDED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """One row of x, which stays in registers; a program goes over groups of BLOCK_N rows of W, one ahead."""
+    group = tl.program_id(0)
+    stride = tl.num_programs(0)
+    columns = tl.arange(0, BLOCK_K)
+    below = weight_ptr + count.to(tl.int64) * WIDTH
+    w = _rows_of(weight_ptr, group, count, columns, WIDTH, BLOCK_N, BLOCK_K)
+    if GATED:
+        w_up = _rows_of(below, group, count, columns, WIDTH, BLOCK_N, BLOCK_K)
+    await_inputs(DEPENDENT)
+    x = _inputs(x_ptr, columns, WIDTH, BLOCK_K)
+    if NORMED:
+        scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / WIDTH + eps)
+        x = x * scale * _inputs(norm_ptr, columns, WIDTH, BLOCK_K)
+    for group in range(tl.program_id(0), tl.cdiv(count, BLOCK_N), stride):
+        next_w = _rows_of(weight_ptr, group + stride, count, columns, WIDTH, BLOCK_N, BLOCK_K)
+        if GATED:
+            next_up = _rows_of(below, group + stride, count, columns, WIDTH, BLOCK_N, BLOCK_K)
+        y = tl.sum(w.to(tl.float32) * x[None, :], 1)
+        w = next_w
+        outs = group * BLOCK_N + tl.arange(0, BLOCK_N)
+        inside = outs < count
+        if BIASED:
+            y += tl.load(bias_ptr + outs, mask=inside, other=0.0).to(tl.float32)
+        if GATED:
+            up = tl.sum(w_up.to(tl.float32) * x[None, :], 1)
+            w_up = next_up
+            if BIASED:
+                up += tl.load(bias_ptr + count + outs, mask=inside, other=0.0).to(tl.float32)
+            y = y / (1.0 + tl.exp(-y)) * up
+        if ADDED:
+            y += tl.load(residual_ptr + outs, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out_ptr + outs, y.to(out_ptr.dtype.element_ty), mask=inside)
+    finish(DEPENDENT)
 
 
 @triton.jit
@@ -155,16 +219,14 @@ def _tiles_kernel(
     columns = tl.arange(0, BLOCK_K)
     begin = tl.minimum(outs, count - 1).to(tl.int64) * WIDTH
     below = count.to(tl.int64) * WIDTH
-    if DEPENDENT:
-        begin_early()
-        if AHEAD > 0:
-            lines = begin[:, None] + (tl.arange(0, BLOCK_K // 64) * 64)[None, :]
-            for at in tl.static_range(0, BLOCK_K * AHEAD, BLOCK_K):
-                if at + BLOCK_K <= WIDTH:
-                    prefetch(weight_ptr + lines + at)
-                    if GATED:
-                        prefetch(weight_ptr + lines + below + at)
-        wait_for_inputs()
+    if DEPENDENT > 0 and AHEAD > 0:
+        lines = begin[:, None] + (tl.arange(0, BLOCK_K // 64) * 64)[None, :]
+        for at in tl.static_range(0, BLOCK_K * AHEAD, BLOCK_K):
+            if at + BLOCK_K <= WIDTH:
+                prefetch(weight_ptr + lines + at)
+                if GATED:
+                    prefetch(weight_ptr + lines + below + at)
+    await_inputs(DEPENDENT)
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     acc_up = acc
     x_place = x_ptr + (m * x_stride)[:, None] + columns[None, :]
@@ -179,6 +241,7 @@ def _tiles_kernel(
         if GATED:
             w_up = _weights(w_place + below + at, (columns + at)[:, None], WIDTH, BLOCK_K)
             acc_up = tl.dot(x, w_up, acc_up, input_precision=PRECISION)
+    finish(DEPENDENT)
     inside = (m < rows)[:, None] & (outs < count)[None, :]
     if BIASED:
         acc += tl.load(bias_ptr + outs, mask=outs < count, other=0.0).to(tl.float32)[None, :]
@@ -202,7 +265,7 @@ def fused_linear(
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `reference.fused_linear`."""
-    blocks = linear_blocks(x.shape[0], weight, gated, norm is not None) if _fits(x, weight, residual) else None
+    blocks = linear_blocks(x.shape[0], weight, gated) if _fits(x, weight, residual) else None
     if blocks is not None and supported(bias, norm):
         return fused_linear_launch(x, weight, bias, norm, eps, gated, residual, blocks)
     if norm is not None:
@@ -240,6 +303,26 @@ def fused_linear_launch(
     out = torch.empty((rows, count), dtype=x.dtype, device=x.device) if residual is None else residual
     options = {"num_warps": blocks.warps, **early_options(x.device)}
     grid = (triton.cdiv(count, blocks.n),)
+    if rows == 1 and blocks.programs:
+        _resident_kernel[(min(grid[0], multiprocessors(x.device) * blocks.programs),)](
+            x,
+            x if norm is None else norm,
+            weight,
+            x if bias is None else bias,
+            out,
+            out,
+            count,
+            eps,
+            WIDTH=width,
+            NORMED=norm is not None,
+            BIASED=bias is not None,
+            GATED=gated,
+            ADDED=residual is not None,
+            BLOCK_N=blocks.n,
+            BLOCK_K=padded(width, 16),
+            **options,
+        )
+        return out
     if rows == 1 and blocks.stages == 0:
         _vector_kernel[grid](
             x,

@@ -33,12 +33,17 @@ _INTERPRETED_PROGRAMS = 3
 
 @dataclass(frozen=True)
 class Blocks:
-    """One launch: rows and keys of a tile, warps of a program, stages of the loads."""
+    """One launch: rows and keys of a tile, warps of a program, stages of the loads, most registers (0: any number)."""
 
     m: int
     n: int
     warps: int
     stages: int
+    registers: int = 0
+
+    def options(self, device: torch.device) -> dict[str, int]:
+        """What else a launch says."""
+        return {"maxnreg": self.registers} if self.registers and device.type == "cuda" else {}
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,14 @@ class RadixBlocks:
     """A launch of `radix_attention`.
 
     Attributes:
-        wide, narrow: tiles of items that several rows share, and of items of one row.
-        wide_programs, narrow_programs: how many of each a multiprocessor gets.
-        fused_rows: most rows of a step for which one launch does both kinds of items, as `narrow` says.
+        wide, narrow: tiles of items that several rows share, and of items of one row, in a launch each.
+        both: tiles of steps with at most `fused_rows` rows, where one launch does both.
+        wide_programs, narrow_programs: how many programs of each a multiprocessor gets.
     """
 
     wide: Blocks
     narrow: Blocks
+    both: Blocks
     wide_programs: int
     narrow_programs: int
     fused_rows: int
@@ -65,19 +71,24 @@ class LinearBlocks:
     Attributes:
         n, k: numbers that a program gives (pairs of a gate), and columns that it reads at once.
         warps: of a program.
-        stages: of the loads; 0 for the kernel of one row, which keeps a tile ahead in registers.
+        stages: of the loads; 0 for the kernels of one row, which keep tiles ahead in registers.
         ahead: tiles brought into the cache before the launch before has ended.
+        programs: of a multiprocessor, each of which goes over several groups of rows with x in registers; 0 for
+            programs that do one group each.
     """
 
     n: int
     k: int
     warps: int
     stages: int
-    ahead: int
+    ahead: int = 0
+    programs: int = 0
 
 
 MOST_ROWS = 16
 """Rows up to which a linear layer is bound by its weights for certain."""
+WIDEST_HELD = 8192
+"""Numbers of 2 bytes in a row of W up to which a program holds whole rows."""
 
 RAGGED: dict[tuple[int, int], Blocks] = {
     (2, 64): Blocks(128, 64, 8, 2),
@@ -90,12 +101,12 @@ RAGGED: dict[tuple[int, int], Blocks] = {
 """(bytes of a number, padded head dim) → blocks of `ragged_attention`."""
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
-    (2, 64): RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 8),
-    (2, 128): RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 8),
-    (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 8, 3), 1, 1, 8),
-    (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
-    (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), 1, 2, 8),
-    (4, 256): RadixBlocks(Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), 1, 1, 8),
+    (2, 64): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
+    (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
+    (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2), 1, 2, 8),
+    (4, 256): RadixBlocks(Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), 1, 1, 8),
 }
 """(bytes of a number, padded head dim) → blocks of `radix_attention`."""
 
@@ -118,16 +129,27 @@ def multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def linear_blocks(rows: int, weight: torch.Tensor, gated: bool, normed: bool) -> LinearBlocks | None:
+def linear_blocks(rows: int, weight: torch.Tensor, gated: bool) -> LinearBlocks | None:
     """The launch measured best for a linear layer of few rows; None where the library's was."""
-    if rows == 1:
-        return LinearBlocks(8, 1024, 4, 0, 2)
-    return LinearBlocks(32, 256, 4, 4, 4) if weight.dtype != torch.float32 else None
+    count, width = weight.shape
+    if rows > 1:
+        if weight.element_size() > 2:
+            return None
+        if gated:
+            return LinearBlocks(64, 128, 4, 5)
+        return LinearBlocks(32, 256, 4, 4) if count > 4096 else LinearBlocks(16, 256, 2, 6, 4)
+    halves = 1 if weight.element_size() <= 2 else 2  # as many bytes for wider numbers
+    if width > WIDEST_HELD // halves:
+        return LinearBlocks(8 // halves, 1024, 4, 0, 2)
+    if count >= 65536:
+        return LinearBlocks(4 // halves, 2048, 8, 0)
+    warps = 8 if width > 2048 else 4
+    return LinearBlocks(1, 0, warps, 0, 0, 4) if gated else LinearBlocks(4 // halves, 0, warps, 0, 0, 2)
 
 
 @functools.lru_cache
-def early_options(device: torch.device) -> dict[str, bool]:
-    """DEPENDENT, and on Hopper or later the option by which a launch begins before the launch before has ended."""
+def early_options(device: torch.device) -> dict[str, int]:
+    """DEPENDENT (see `programs`), and on Hopper or later the option to begin before the launch before has ended."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
-        return {"DEPENDENT": False}
-    return {"DEPENDENT": True, "launch_pdl": True}
+        return {"DEPENDENT": 0}
+    return {"DEPENDENT": 2, "launch_pdl": True}

@@ -21,7 +21,7 @@ import triton.language as tl
 
 from . import reference
 from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, supported
-from .programs import begin_early, wait_for_inputs
+from .programs import BEGIN_INSIDE, await_inputs, finish, let_next_begin
 from .ragged_attention import attend_block
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
@@ -62,6 +62,7 @@ def _attend_item(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     shown_by = tl.load(item_ptr)
@@ -82,8 +83,8 @@ def _attend_item(
     token = (first + query).to(tl.int64)
     limits = tl.load(lens_ptr + row, mask=live, other=0) - num + 1 + query
     inside = live[:, None] & (dims < DIM)[None, :]
-    if DEPENDENT == 1:
-        wait_for_inputs()
+    if ORDER == 0:
+        await_inputs(DEPENDENT)
     q = tl.load(q_ptr + (token * q_stride + head * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
 
     stop = tl.minimum(end, tl.max(tl.where(live, limits, 0), 0))
@@ -153,16 +154,21 @@ def _radix_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Units below num_wide · kv_heads are wide items, the rest narrow; WIDE_M or NARROW_M of 0 leaves a kind out."""
+    """Units below num_wide · kv_heads are wide items, the rest narrow; WIDE_M or NARROW_M of 0 leaves a kind out.
+
+    ORDER is 0 for a launch of its own, 1 and 2 for the first and the second of two that share the items.
+    """
     KV_HEADS: tl.constexpr = HEADS // GROUP
     # The plan was written before the first launch of the step. Of two launches that share the items, neither reads what
     # the other writes: the first lets the second begin once both have their inputs, and the second waits at its end.
-    if DEPENDENT == 2:
-        wait_for_inputs()
     if DEPENDENT > 0:
-        begin_early()
+        if ORDER == 1:
+            await_inputs(BEGIN_INSIDE)
+        if ORDER == 2:
+            let_next_begin()
     num_wide = tl.load(sizes_ptr) if WIDE_M > 0 else 0
     num_narrow = tl.load(sizes_ptr + 1) if NARROW_M > 0 else 0
     for unit in range(tl.program_id(0), (num_wide + num_narrow) * KV_HEADS, tl.num_programs(0)):
@@ -174,7 +180,7 @@ def _radix_attention_kernel(
                     wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
                     table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
-                    WINDOW, SOFTCAP, PRECISION, DEPENDENT,
+                    WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
@@ -183,10 +189,12 @@ def _radix_attention_kernel(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
                     v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
-                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, DEPENDENT,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
                 )  # fmt: skip
-    if DEPENDENT > 0:
-        wait_for_inputs()  # also where there was nothing to do
+    if ORDER != 1:
+        await_inputs(DEPENDENT)  # also where there was nothing to do
+    if ORDER == 0:
+        finish(DEPENDENT)
 
 
 @triton.jit
@@ -207,9 +215,8 @@ def _merge_kernel(
     BLOCK_D: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    if DEPENDENT:
-        begin_early()
-        wait_for_inputs()
+    await_inputs(DEPENDENT)
+    finish(DEPENDENT)
     row = tl.load(rows_ptr + tl.program_id(0))
     head = tl.program_id(1)
     query = tl.program_id(2)
@@ -301,10 +308,9 @@ def radix_launch(
     rows = len(plan["rows"])
     narrow_m = padded(group * queries, 16)
     wide_m = padded(min(members, rows) * group * queries, 16)
-    early = early_options(q.device)
-    kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 2), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 3)]
+    kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 1), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 2)]
     if rows <= blocks.fused_rows:
-        kinds = [(wide_m, narrow_m, blocks.narrow, blocks.narrow_programs, 1)]
+        kinds = [(wide_m, narrow_m, blocks.both, 2, 0)]
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
@@ -343,7 +349,9 @@ def radix_launch(
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             num_warps=tile.warps,
             num_stages=tile.stages,
-            **{**early, "DEPENDENT": order * early["DEPENDENT"]},
+            ORDER=order,
+            **tile.options(q.device),
+            **early_options(q.device),
         )
     if merge:
         _launch_merge(plan, scratch, out, heads, queries)

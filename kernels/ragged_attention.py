@@ -47,7 +47,7 @@ def attend_block(
 ):
     """Goes on over positions first .. first + BLOCK_N of a row of slots; (acc, top, total) are the running sums.
 
-    `scale` is in units of log2; row m sees the positions below limits[m], as far as they are below `stop`.
+    `scale`, above 0, is in units of log2; row m sees the positions below limits[m], as far as they are below `stop`.
     """
     positions = first + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
@@ -64,18 +64,16 @@ def attend_block(
     if SOFTCAP:
         # softcap · tanh(x / softcap): tanh from one exp2, which may overflow to infinity and is right then, too
         scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (scale * 2.0 / softcap) * 1.4426950408889634) + 1.0))
-        scores = scores * 1.4426950408889634
-    else:
-        scores = scores * scale
+        scale = 1.4426950408889634
     if MASKED:
         seen = (positions[None, :] < limits[:, None]) & (positions < stop)[None, :]
         if WINDOW > 0:
             seen = seen & (positions[None, :] >= limits[:, None] - WINDOW)
         scores = tl.where(seen, scores, float("-inf"))
-    new_top = tl.maximum(top, tl.max(scores, 1))
+    new_top = tl.maximum(top, tl.max(scores, 1) * scale)
     # A row that has seen nothing yet has top = -inf, and -inf - -inf is no number.
     base = tl.where(new_top == float("-inf"), 0.0, new_top) if MASKED else new_top
-    weights = tl.exp2(scores - base[:, None])
+    weights = tl.exp2(scores * scale - base[:, None])
     shrink = tl.exp2(top - base)
     total = total * shrink + tl.sum(weights, 1)
     if MASKED:
@@ -247,5 +245,6 @@ def ragged_launch(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=blocks.warps,
         num_stages=blocks.stages,
+        **blocks.options(q.device),
     )
     return out

@@ -255,6 +255,7 @@ def sample_tokens(
     masks: Tensor | None,
     mask_of: Tensor | None,
     vocab: int,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """One token id per row: the lowest id among the largest logits, or a draw from the distribution.
 
@@ -265,17 +266,19 @@ def sample_tokens(
     at which the sum of kept weights, in order of ids, exceeds `number` of their total.
 
     Args:
-        logits: [S, at least `vocab`], float types, not changed.
+        logits: [S, at least `vocab`], float types, not changed; with `rows`, [R, at least `vocab`].
         temperature, top_p, min_p: float32 [S].
         top_k: int32 [S], 0 for all.
         numbers: float64 [S] in [0, 1).
         masks: int32 [M, words]: id i is allowed if bit i % 32 of word i // 32 is set, and forbidden beyond; or None.
         mask_of: int32 [S], the mask of each row, -1 for none; None where `masks` is.
         vocab: ids from here on are never chosen.
+        rows: integers [S], the row of `logits` that each sample reads (several may read one); None for one each.
 
     Returns:
         int64 [S].
     """
+    logits = logits if rows is None else logits[rows.long()]
     scores = logits[:, :vocab].to(torch.promote_types(logits.dtype, torch.float32))
     largest = torch.finfo(scores.dtype).max
     scores = scores.nan_to_num(nan=-torch.inf, posinf=largest, neginf=-torch.inf)

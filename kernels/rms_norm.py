@@ -14,7 +14,7 @@ import triton.language as tl
 
 from . import reference
 from .launch import early_options, padded, supported
-from .programs import begin_early, wait_for_inputs
+from .programs import await_inputs, finish
 
 __all__ = ["add_rms_norm", "rms_norm"]
 
@@ -40,15 +40,14 @@ def _rms_norm_kernel(
     columns = tl.arange(0, BLOCK)
     inside = columns < width
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    if DEPENDENT:
-        begin_early()
-        wait_for_inputs()
+    await_inputs(DEPENDENT)
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         place = residual_ptr + row * residual_stride + columns
         total = (x + tl.load(place, mask=inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
         tl.store(place, total, mask=inside)
         x = total.to(tl.float32)
+    finish(DEPENDENT)
     scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / width + eps)
     tl.store(out_ptr + row * width + columns, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=inside)
 

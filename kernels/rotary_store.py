@@ -14,7 +14,7 @@ import triton.language as tl
 
 from . import reference
 from .launch import early_options, padded, supported
-from .programs import begin_early, wait_for_inputs
+from .programs import await_inputs, finish
 
 __all__ = ["rotary_store"]
 
@@ -46,9 +46,8 @@ def _rotary_store_kernel(
     DEPENDENT: tl.constexpr,
 ):
     HALF: tl.constexpr = DIM // 2
-    if DEPENDENT:
-        begin_early()
-        wait_for_inputs()
+    await_inputs(DEPENDENT)
+    finish(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     columns = tl.arange(0, BLOCK_HALF)

@@ -127,18 +127,23 @@ def _sample_tokens_kernel(
     numbers_ptr,
     masks_ptr,
     mask_of_ptr,
+    rows_ptr,
     out_ptr,
     stride,
     words,
     vocab,
     HAS_MASKS: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     LONG_BLOCK: tl.constexpr,
 ):
     LARGEST: tl.constexpr = 3.4028234663852886e38
     NOTHING: tl.constexpr = 2139095040  # the bits of infinity
     row = tl.program_id(0).to(tl.int64)
-    logits_ptr += row * stride
+    if HAS_ROWS:
+        logits_ptr += tl.load(rows_ptr + row).to(tl.int64) * stride
+    else:
+        logits_ptr += row * stride
     mask_ptr = masks_ptr
     if HAS_MASKS:
         mask = tl.load(mask_of_ptr + row)
@@ -244,15 +249,16 @@ def sample_tokens(
     masks: torch.Tensor | None,
     mask_of: torch.Tensor | None,
     vocab: int,
+    rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `reference.sample_tokens`."""
     if not supported(logits) or logits.stride(1) != 1:
-        return reference.sample_tokens(logits, temperature, top_k, top_p, min_p, numbers, masks, mask_of, vocab)
-    rows = logits.shape[0]
-    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    if rows:
+        return reference.sample_tokens(logits, temperature, top_k, top_p, min_p, numbers, masks, mask_of, vocab, rows)
+    count = len(temperature)
+    out = torch.empty(count, dtype=torch.int64, device=logits.device)
+    if count:
         masked = masks is not None and mask_of is not None
-        _sample_tokens_kernel[(rows,)](
+        _sample_tokens_kernel[(count,)](
             logits,
             temperature,
             top_k,
@@ -261,11 +267,13 @@ def sample_tokens(
             numbers,
             masks if masked else logits,
             mask_of if masked else logits,
+            logits if rows is None else rows,
             out,
             logits.stride(0),
             masks.shape[1] if masks is not None else 0,
             vocab,
             HAS_MASKS=masked,
+            HAS_ROWS=rows is not None,
             BLOCK=min(BLOCK, padded(vocab, 128)),
             LONG_BLOCK=min(2 * BLOCK, padded(vocab, 128)),
             num_warps=16 if vocab > 4096 else 4,

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from . import reference
 from .launch import early_options, supported
-from .programs import begin_early, wait_for_inputs
+from .programs import await_inputs, finish
 
 __all__ = ["silu_mul"]
 
@@ -20,9 +20,8 @@ BLOCK = 1024
 
 @triton.jit
 def _silu_mul_kernel(gate_up_ptr, out_ptr, stride, width, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
-    if DEPENDENT:
-        begin_early()
-        wait_for_inputs()
+    await_inputs(DEPENDENT)
+    finish(DEPENDENT)
     row = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width

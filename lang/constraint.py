@@ -52,6 +52,7 @@ class Constraint:
         on_budget: what happens near `max_tokens`: `"close"` narrows the masks so that the value ends in time,
             `"truncate"` lets it be cut.
         checked: whether what no mask enforces is checked on the finished value instead, with retries.
+        documents: those that the schema's references name, as JSON, for checking a finished value.
         wraps: what stands around the value, from the inside out (`schema/wraps.py`).
     """
 
@@ -64,6 +65,7 @@ class Constraint:
     after: str = field(default="", repr=False)
     on_budget: OnBudget = field(default="truncate", repr=False)
     checked: bool = field(default=False, repr=False)
+    documents: str = field(default="", repr=False)
     wraps: tuple[Wrap, ...] = field(default=(), repr=False)
 
     @classmethod
@@ -243,7 +245,7 @@ class Constraint:
 
     def prefixed(self, text: str) -> Constraint:
         """This constraint after a fixed text; the value is that of what follows."""
-        values.checked_choices([text])
+        values.check_text(text, "prefixed")
         return replace(self, wraps=(*self.wraps, ("prefix", text))) if text else self
 
     def listed(self, separator: str, *, least: int = 1, most: int | None = None) -> Constraint:
@@ -252,7 +254,7 @@ class Constraint:
         Raises:
             ConstraintError: no separator, bounds that contradict each other.
         """
-        values.checked_choices([separator])
+        values.check_text(separator, "listed")
         if not separator or least < 0 or (most is not None and most < max(1, least)):
             raise ConstraintError(f"listed({separator!r}, least={least}, most={most}): no such list", keyword="listed")
         return replace(self, wraps=(*self.wraps, ("list", separator, least, most)))
@@ -308,7 +310,17 @@ class Constraint:
         text = form(source, documents=documents, strict=bool(strict), any_order=bool(any_order))
         spacing: Whitespace = "flexible" if whitespace == "flexible" else "fixed"
         checked = validate is not None
-        return cls(kind, text, whitespace=spacing, type=type_, source=source, on_budget="close", checked=checked)
+        given = json.dumps(dict(documents), sort_keys=True) if documents else ""
+        return cls(
+            kind,
+            text,
+            whitespace=spacing,
+            type=type_,
+            source=source,
+            on_budget="close",
+            checked=checked,
+            documents=given,
+        )
 
 
 def _check_options(strict: object, whitespace: object) -> None:

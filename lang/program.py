@@ -278,6 +278,7 @@ class Program:
         caller = current()
         launch = Launch if caller is None or caller.launcher is None else caller.launcher(self.name)
         made: Launch = launch(body, resolve_backend(backend), Defaults(call, self.sampling), stream=stream)
+        made.executor.program = self.name
         return made
 
     def _batch(

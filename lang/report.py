@@ -21,7 +21,7 @@ from .ir import Op
 if TYPE_CHECKING:
     from .graph import Request, RequestGraph
 
-__all__ = ["explain", "summary"]
+__all__ = ["explain", "outline", "summary", "totals"]
 
 _MAX_VALUES = 12
 _MAX_ALIKE = 3
@@ -31,8 +31,8 @@ _SNIPPET = 48
 
 def explain(graph: RequestGraph, max_lines: int) -> RenderableType:
     """The totals, a table of the values, and the tree with at most so many lines."""
-    totals = RichText("\n".join(_totals(graph)))
-    return Group(totals, "", _values(graph), "", _Outline(graph, max_lines).tree())
+    lines = RichText("\n".join(totals(graph)))
+    return Group(lines, "", _values(graph), "", outline(graph, max_lines))
 
 
 def summary(graph: RequestGraph, width: int = 110) -> str:
@@ -43,7 +43,8 @@ def summary(graph: RequestGraph, width: int = 110) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _totals(graph: RequestGraph) -> Iterator[str]:
+def totals(graph: RequestGraph) -> Iterator[str]:
+    """What all of it comes to, line by line."""
     unit, total = graph.unit, graph.total_tokens
     share = f" ({graph.shared_tokens / total:.1%})" if total else ""
     yield f"{_count(len(graph.requests), 'request')} of {_count(graph.items, 'call')}"
@@ -66,6 +67,11 @@ def _totals(graph: RequestGraph) -> Iterator[str]:
     if errors:
         first = errors[0]
         yield f"{_count(len(errors), 'prompt')} cannot be encoded; {first.name!r} at {first.node.site}: {first.error}"
+
+
+def outline(graph: RequestGraph, max_lines: int) -> Tree:
+    """The tree of shared prefixes with at most so many lines."""
+    return _Outline(graph, max_lines).tree()
 
 
 def _values(graph: RequestGraph) -> Table:

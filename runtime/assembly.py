@@ -104,9 +104,17 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
     """The model of a folder, loaded, with as large a KV pool as was asked for or fits beside it."""
     device = resolve_device(config.device)
     described = model_config(folder)
-    dtype = resolve_dtype(described, device, config.dtype)
+    packed = config.weights != "auto"
+    dtype = resolve_dtype(described, device, "bfloat16" if packed and config.dtype == "auto" else config.dtype)
     context = min(config.context_length or described.context_length, described.context_length)
-    model = load_model(folder, device=device, dtype=dtype, load_format=config.load_format, context_length=context)
+    model = load_model(
+        folder,
+        device=device,
+        dtype=dtype,
+        load_format=config.load_format,
+        context_length=context,
+        weights=config.weights,
+    )
     fits = config.kv_tokens or kv_slots_that_fit(
         described,
         device,

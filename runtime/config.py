@@ -18,6 +18,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("auto", "float64", "float32", "bfloat16", "float16"),
     "policy": ("prefix", "fcfs"),
     "load_format": ("auto", "dummy"),
+    "weights": ("auto", "int4", "int8"),
 }
 
 
@@ -45,6 +46,7 @@ class RuntimeConfig:
     seed: int | None = None
     trust_remote_code: bool = False
     load_format: str = "auto"
+    weights: str = "auto"
     check_invariants: bool = False
 
     def __post_init__(self) -> None:

@@ -14,11 +14,13 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from ..backend import Generation, Handle, OnText, Score, ScoreRequest
+from ..backend import GenerateRequest, Generation, Handle, OnText, Score, ScoreRequest
 from ..constraint import Constraint
 from ..errors import IncompleteOutputError, InvalidValueError
+from ..prompt import Prompt
+from ..retries import is_checked, retrying
 from ..sampling import SamplingParams, split_sampling
 from .inputs import PromptInput, RawPrompt, read_prompts
 
@@ -131,7 +133,7 @@ class DirectCalls:
         handles: list[Handle[list[Generation]]] = []
         for prompt in prompts:
             try:
-                handles.append(self.submit_input(prompt, params, constraint, None))
+                handles.append(self._submit(prompt, params, constraint, None))
             except Exception as error:
                 if len(prompts) == 1:
                     raise
@@ -140,9 +142,21 @@ class DirectCalls:
                 handles.append(Handle(failed))
         return handles
 
+    def _submit(
+        self, prompt: PromptInput, params: SamplingParams, constraint: Constraint | None, on_text: OnText | None
+    ) -> Handle[list[Generation]]:
+        """Starts one generation; with `validate="after"` again where a sample fails its check."""
+        request = GenerateRequest(cast("Prompt", prompt), params, constraint)
+
+        def again(changed: GenerateRequest) -> Handle[list[Generation]]:
+            return self.submit_input(changed.prompt, changed.sampling, changed.constraint, None)
+
+        handle = self.submit_input(prompt, params, constraint, None if is_checked(request) else on_text)
+        return retrying(handle, request, again, on_text)
+
     def _stream(self, prompt: PromptInput, params: SamplingParams, constraint: Constraint | None) -> Iterator[str]:
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        handle = self.submit_input(prompt, params, constraint, lambda _, piece: pieces.put(piece))
+        handle = self._submit(prompt, params, constraint, lambda _, piece: pieces.put(piece))
         handle.future.add_done_callback(lambda _: pieces.put(None))
         return TextPieces(handle, pieces, constraint)
 
@@ -156,7 +170,7 @@ class DirectCalls:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody reads any more
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        handle = self.submit_input(prompt, params, constraint, lambda _, piece: put(piece))
+        handle = self._submit(prompt, params, constraint, lambda _, piece: put(piece))
         handle.future.add_done_callback(lambda _: put(None))
         with _cancelling([handle]):
             while (piece := await pieces.get()) is not None:

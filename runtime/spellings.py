@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,10 @@ class PrefixMatcher:
             self._accepted.append(token_id)
             self._spelled.append(min(len(self._prefix), at + len(data)))
         return True
+
+    def mask_state(self) -> Any:
+        """The state of the engine behind it, if there is one (`grammar/ahead.py`)."""
+        return getattr(self._inner, "mask_state", lambda: None)()
 
     def fill_mask(self, row: Mask) -> None:
         """Writes the mask of the ids that may come next: after the bytes, what `inner` says, or any."""

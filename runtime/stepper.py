@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .batch import PendingStep, Runner
+from .grammar.ahead import MaskPool
 from .lookahead import Lookahead
 from .outcome import Outcomes
 from .request import Sequence
@@ -74,6 +75,7 @@ class Stepper:
         self._counters = counters
         self._fail = fail
         self._lookahead = Lookahead(overlap and runner.asynchronous)
+        self._masks = MaskPool(runner.vocab_size)
         self._flight: _Flight | None = None
         self._rested = True
 
@@ -137,7 +139,8 @@ class Stepper:
                 work.seq.first_step_at = now
         if flight is not None:
             self._land(flight)
-        samples, sampled = build_samples(plan.works, self._runner, self._fail)  # fills masks while the device works
+        # Fills masks while the device works.
+        samples, sampled = build_samples(plan.works, self._runner, self._fail, self._masks.compute)
         pending = self._runner.sample(output, samples)
         self._flight = _Flight(plan, sampled, pending, launched, cpu_s, self._rested)
         self._counters.steps += 1

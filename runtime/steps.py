@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch import TRASH_SLOT, Chain, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
-from .grammar.matcher import mask_words
+from .grammar.matcher import Matcher, mask_words
 from .request import Sequence, SequenceState
 from .scheduler import Work
 
@@ -66,17 +66,24 @@ def wanted_logits(work: Work) -> list[int]:
 
 
 def build_samples(
-    works: Seq[Work], runner: Runner, on_error: Callable[[Sequence, Exception], None]
+    works: Seq[Work],
+    runner: Runner,
+    on_error: Callable[[Sequence, Exception], None],
+    compute_masks: Callable[[list[Matcher]], None] | None = None,
 ) -> tuple[SampleBatch, list[Sequence]]:
     """What to do with the logits, and whose token each sampled row is.
 
     Fills the masks, so it is called while the forward pass runs.
+
+    `compute_masks` may compute masks side by side before they are asked for one by one.
 
     A sequence whose matcher raises is handed to `on_error`; its row is sampled without a mask, to be thrown away.
     """
     builder = _SampleBuilder(runner, on_error)
     for work in works:
         builder.add(work)
+    if compute_masks is not None:
+        compute_masks([seq.matcher for seq in builder.sampled if seq.matcher is not None])
     return builder.build(), builder.sampled
 
 

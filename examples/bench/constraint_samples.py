@@ -19,7 +19,9 @@ import os
 import random
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -98,22 +100,29 @@ def checker(schema: Any, kind: Any, documents: dict[str, Any]) -> Any:
         (uri, Resource.from_contents(document, default_specification=DRAFT202012))
         for uri, document in documents.items()
     )
-    return kind(schema, format_checker=kind.FORMAT_CHECKER, registry=registry)
+    exact = jsonschema.validators.extend(kind, {"multipleOf": _multiple})
+    return exact(schema, format_checker=kind.FORMAT_CHECKER, registry=registry)
+
+
+def _multiple(_: Any, step: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+    """`multipleOf` of the numbers as they are written: 0.5618 is a multiple of 0.0001, and not so in doubles."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and Fraction(str(value)) % Fraction(str(step)):
+        yield jsonschema.ValidationError(f"{value} is no multiple of {step}")
 
 
 def problem(text: str, schema: Any, validator: Any) -> str | None:
     """What is wrong with a generated text; None where nothing is."""
-    declared = set(schema.get("properties", ())) if isinstance(schema, dict) else set()
-    twice: list[str] = []
+    last: list[str] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in items]
-        twice.extend(name for name in set(names) & declared if names.count(name) > 1)
+        last[:] = [name for name, _ in items]  # of the outermost object, which is read last
         return dict(items)
 
     value = json.loads(text, object_pairs_hook=pairs)
-    if twice:
-        return f"{twice[0]!r} stands twice"
+    declared = schema.get("properties", ()) if isinstance(schema, dict) and isinstance(value, dict) else ()
+    twice = next((name for name in last if name in declared and last.count(name) > 1), None)
+    if twice is not None:
+        return f"{twice!r} stands twice"
     error = next(validator.iter_errors(value), None)
     return None if error is None else str(error.message)[:120]
 

@@ -29,7 +29,7 @@ class Radicel:
     """Our way: normal form, own grammar, llguidance as the engine."""
 
     def __init__(self, tokenizer: Any) -> None:
-        from radicel.testing import _compiler
+        from radicel.accepts import _compiler
 
         self.compiler = _compiler(tokenizer)
         self.row = self.compiler.vocabulary.empty_mask()
@@ -64,8 +64,8 @@ class LLGuidance:
     """llguidance's own reading of a schema."""
 
     def __init__(self, tokenizer: Any) -> None:
+        from radicel.accepts import _compiler
         from radicel.runtime.grammar.llguidance_engine import LLGuidanceEngine
-        from radicel.testing import _compiler
 
         self.vocabulary = _compiler(tokenizer).vocabulary
         self.tokenizer = LLGuidanceEngine(self.vocabulary).tokenizer
@@ -94,7 +94,7 @@ class XGrammar:
 
     def __init__(self, tokenizer: Any) -> None:
         import xgrammar
-        from radicel.testing import _compiler
+        from radicel.accepts import _compiler
 
         vocabulary = _compiler(tokenizer).vocabulary
         info = xgrammar.TokenizerInfo(

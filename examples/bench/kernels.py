@@ -59,27 +59,27 @@ PREFILLS: dict[str, tuple[list[int], int]] = {
 }
 
 RADIX_CANDIDATES = [
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 0),
+    RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), 1, 4, 0),
     RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 2, 3), 1, 4, 0),
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 128, 4, 3), 1, 2, 0),
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 32, 2, 5), 1, 6, 0),
-    RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 4, 5), 1, 2, 0),
-    RadixBlocks(Blocks(128, 128, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 0),
-    RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, 2, 0),
-    RadixBlocks(Blocks(64, 64, 4, 3), Blocks(16, 64, 4, 3), 2, 2, 999),
-    RadixBlocks(Blocks(64, 128, 4, 3), Blocks(16, 128, 4, 3), 1, 2, 0),
+    RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 5), 1, 4, 0),
+    RadixBlocks(Blocks(128, 64, 8, 7), Blocks(16, 128, 2, 3), 1, 3, 0),
+    RadixBlocks(Blocks(64, 64, 4, 5), Blocks(16, 64, 1, 3), 1, 6, 0),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 999),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 2, 3), 1, 4, 999),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 128, 4, 3), 1, 2, 999),
+    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 32, 4, 5), 1, 2, 999),
 ]
-PIECES = [(128, 128), (264, 128), (528, 128), (1056, 128)]
+PIECES = [(132, 128), (264, 128), (528, 128), (264, 64), (264, 256)]
 """(units, least piece) of a plan."""
 RAGGED_CANDIDATES = [
     Blocks(128, 64, 8, 2),
     Blocks(128, 64, 8, 3),
     Blocks(128, 64, 8, 5),
+    Blocks(128, 64, 8, 7),
     Blocks(128, 128, 8, 3),
-    Blocks(128, 32, 8, 3),
-    Blocks(64, 64, 4, 3),
-    Blocks(64, 128, 4, 3),
-    Blocks(64, 32, 4, 3),
+    Blocks(128, 32, 8, 5),
+    Blocks(128, 32, 4, 5),
+    Blocks(64, 64, 4, 5),
 ]
 
 
@@ -180,7 +180,7 @@ def decode_part(bench: Bench) -> None:
         case = shared_prefixes(*shape)
         floor = floor_us(case.floor_bytes, case.flops)
         for sharing in (True, False) if shape[1] > 1 else (False,):
-            for blocks in RADIX_CANDIDATES:
+            for blocks in [b for b in RADIX_CANDIDATES if not b.fused_rows or len(case.lens) <= 16]:
                 for units, piece in PIECES if not bench._dry else PIECES[:1]:
                     tuning = RadixTuning(units=units, least_piece=piece, sharing=sharing, row_cost=0, least_saved=0)
                     bench.time("decode", name, describe(blocks, tuning), floor, radix_calls(case, blocks, tuning))
@@ -324,7 +324,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             of_case = {row["variant"]: row["us"] for row in mine if row["case"] == case}
             floor = next(row["floor_us"] for row in mine if row["case"] == case)
             print(f"{case:24} {floor:7.1f} {of_case.get('triton', -1):8.1f} {of_case.get('torch', -1):8.1f}")
-    for part, best_of in (("prefill", 4), ("decode", 4), ("linear", 5), ("step", 4)):
+    for part, best_of in (("prefill", 4), ("decode", 4), ("linear", 4), ("step", 8)):
         mine = sorted((row for row in rows if row["part"] == part), key=lambda row: row["us"])
         print(f"\n== {part}: us, floor us, ratio, variant" if mine else "")
         for case in dict.fromkeys(row["case"] for row in rows if row["part"] == part):

@@ -31,7 +31,7 @@ class City(BaseModel):
 
 TEXT = r'"[^"\\\x00-\x1f]{1,40}"'
 CITY = (
-    r'\{"name": ' + TEXT + r', "country": ' + TEXT + r', "population": \d{1,8}, '
+    r'\{"name": ' + TEXT + r', "country": ' + TEXT + r', "population": (0|[1-9]\d{0,7}), '
     r'"climate": "(maritime|continental|mediterranean|tropical|arid|polar)", '
     r'"landmarks": \[(' + TEXT + "(, " + TEXT + r"){0,2})?\]\}"
 )

@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
     said = options(__doc__, "hotpotqa.jsonl", argv)
     rows = [row for row in said.rows if documents_of(row)]
     if len(rows) < len(said.rows):
-        print(f"left out: {len(said.rows) - len(rows)} rows whose searches found no document")
+        print(f"rows left out, because their searches found no document: {len(said.rows) - len(rows)}")
     with said.runtime() as runtime:
         batch = [{"question": question_of(row), "documents": documents_of(row)} for row in rows]
         states = run(answer_question, batch, runtime)

@@ -17,7 +17,7 @@ from ..errors import ConstraintError, ResultError
 if TYPE_CHECKING:
     from ..constraint import Constraint
 
-__all__ = ["check_conforms", "plain_schema"]
+__all__ = ["check_conforms", "plain_pattern", "plain_schema"]
 
 _CODE = regex.compile(r"\\x\{([0-9a-fA-F]+)\}")
 
@@ -27,7 +27,7 @@ def check_conforms(constraint: Constraint, text: str) -> None:
     if constraint.form == "json" and not constraint.wraps:
         _check_json(constraint, text)
     elif constraint.form == "grammar" and not constraint.wraps:
-        from ..testing import accepts
+        from ..accepts import accepts
 
         if not accepts(constraint, text):
             raise ConstraintError(f"the text {text!r} does not derive from the grammar")
@@ -44,6 +44,11 @@ def plain_schema(constraint: Constraint) -> Any:
     Its patterns escape characters as Python and ECMAScript both read them, and what only an engine reads is left out.
     """
     return _plain(json.loads(constraint.text), _escaped)
+
+
+def plain_pattern(constraint: Constraint) -> str:
+    """The pattern of a constraint whose form is `"regex"`, spelled for readers other than our engines."""
+    return _escaped(constraint.text)
 
 
 def _check_json(constraint: Constraint, text: str) -> None:

@@ -17,6 +17,7 @@ from ..backend import GenerateRequest, Generation, Handle, Meta, OnText, Score, 
 from ..errors import (
     BackendError,
     ContextLengthError,
+    InvalidValueError,
     RadicelError,
     RemoteError,
     UnsupportedError,
@@ -24,6 +25,8 @@ from ..errors import (
 from ..prompt import EncodedPrompt, Prompt
 from .loop import LoopThread
 from .openai_answer import Answer
+from .openai_guided import SERVERS
+from .openai_limits import RateLimit, retry_after
 from .openai_scores import chosen_scores, echoed_scores
 from .openai_wire import Call, Dialect, generate_call, pieces, score_call, unwrap
 
@@ -46,18 +49,25 @@ class OpenAIBackend:
         max_retries: how often a call that failed for a passing reason (connection, 408, 409, 429, 5xx) is made
             again, later each time. A stream that broke off is not: its text has been shown.
         max_concurrency: calls in flight at once; more wait here.
+        requests_per_minute: calls that begin in a minute at most; None: no limit of ours.
+        rate_limit_wait: seconds that a call waits, all in all, while the server refuses it for being asked too often
+            (429), beyond `max_retries`: as long as its `Retry-After` says, else twice as long each time. All calls
+            wait together. 0, or `max_retries=0`: not at all.
+        server: "vllm" or "sglang", where it is one of these: regexes and grammars then bind a `gen` in its own words,
+            on both endpoints, and `extended` is True.
 
-    A `select` on the completions endpoint sums the logprobs of the echoed choices (the server must allow `echo` with
-    `logprobs`). On the chat endpoint the model writes one of the choices, bound by a JSON schema: the value is right,
-    `meta.probabilities` then only says which one it was. JSON schemas bind a `gen` on the chat endpoint; a regex or a
-    grammar is refused. `meta.matched_stop` is known where the server tells it, or the stop was found here (`keep_stop`,
-    `stop_regex`, more than four stops). There are no token ids. With `n > 1` the server tells only the sum of
-    completion tokens: it stands in the first sample's meta, unless `logprobs` are asked for, which count them; a call
-    left at a stop found here has no counts. `priority` changes nothing, and a `select` of a chat is made at
-    temperature 0.
+    A `select` on the completions endpoint sums the logprobs of the echoed choices (the server must allow `echo`
+    with `logprobs`). On the chat endpoint the model writes one of the choices, bound by a JSON schema: the value is
+    right, `meta.probabilities` then only says which one it was. JSON schemas bind a `gen` on the chat endpoint; a
+    regex or a grammar is refused, unless `server` says whose words to use. `meta.matched_stop` is known where the
+    server tells it, or the stop was found here (`keep_stop`, `stop_regex`, more than four stops). There are no
+    token ids. With `n > 1` the server tells only the sum of completion tokens: it stands in the first sample's
+    meta, unless `logprobs` are asked for, which count them; a call left at a stop found here has no counts.
+    `priority` changes nothing, and a `select` of a chat is made at temperature 0.
 
     Raises:
         BackendError: the `openai` package is missing, or there is no key.
+        InvalidValueError: a server, a limit or a time that cannot be.
     """
 
     def __init__(
@@ -71,6 +81,9 @@ class OpenAIBackend:
         timeout: float = 600.0,
         max_retries: int = 2,
         max_concurrency: int = 64,
+        requests_per_minute: float | None = None,
+        rate_limit_wait: float = 300.0,
+        server: str | None = None,
         model_name: str | None = None,
         is_chat_model: bool | None = None,
     ) -> None:
@@ -81,11 +94,16 @@ class OpenAIBackend:
         chat = is_chat_model if chat is None else chat
         if chat is None:
             chat = base_url is not None or "instruct" not in name
-        self._dialect = Dialect(name, chat, base_url is not None if extended is None else extended)
+        _check_limits(max_concurrency, max_retries, requests_per_minute, rate_limit_wait, timeout)
+        if server is not None and server not in SERVERS:
+            raise InvalidValueError(f"server={server!r}: must be {' or '.join(map(repr, SERVERS))}, or left out")
+        takes_more = base_url is not None or server is not None
+        self._dialect = Dialect(name, chat, takes_more if extended is None else extended, server)
         self._openai = _package()
         self._where = f"model {name!r} at {base_url or 'api.openai.com'}"
         self._client = self._make_client(base_url, api_key, timeout, max_retries)
         self._max_concurrency = max_concurrency
+        self._limit = RateLimit(requests_per_minute, rate_limit_wait if max_retries else 0.0)
         self._slots: asyncio.Semaphore | None = None  # made on the loop's thread
         self._loop = LoopThread("radicel-openai", self._client.close)
 
@@ -147,7 +165,7 @@ class OpenAIBackend:
         if not call.wrapped:
             return echoed_scores(request, data, self._where)
         texts = [piece.text for piece in pieces(data)]
-        return chosen_scores(request, unwrap("".join(texts[:1]), None), self._where)
+        return chosen_scores(request, unwrap("".join(texts[:1]), None), self._where, data.get("usage") or {})
 
     async def _answers(self, call: Call) -> AsyncGenerator[dict[str, Any], None]:
         """The response, or the chunks of the stream, as plain data; leaving early ends the call on the server."""
@@ -155,8 +173,7 @@ class OpenAIBackend:
             self._slots = asyncio.Semaphore(self._max_concurrency)
         async with self._slots:
             try:
-                endpoint = self._client.chat.completions if self._dialect.chat else self._client.completions
-                response = await endpoint.create(**call.body)
+                response = await self._created(call)
                 if not call.body.get("stream"):
                     yield response.model_dump()
                     return
@@ -171,6 +188,24 @@ class OpenAIBackend:
                     raise
                 raise translated from error
 
+    async def _created(self, call: Call) -> Any:
+        """The response, or the beginning of the stream; waits while the server is asked too often."""
+        endpoint = self._client.chat.completions if self._dialect.chat else self._client.completions
+        waited: float | None = 0.0
+        times = 0
+        while True:
+            await self._limit.enter()
+            try:
+                return await endpoint.create(**call.body)
+            except self._openai.RateLimitError as error:
+                if error.code == "insufficient_quota":  # no waiting helps
+                    raise
+                assert waited is not None
+                waited = await self._limit.refused(waited, times, retry_after(error.response.headers))
+                if waited is None:
+                    raise
+                times += 1
+
     def _translated(self, error: Exception) -> RadicelError | None:
         """The client's and the network's errors as ours; None where it is neither."""
         if isinstance(error, self._openai.APIStatusError):
@@ -181,6 +216,21 @@ class OpenAIBackend:
         if isinstance(error, (self._openai.OpenAIError, OSError)) or library.startswith(("httpx", "httpcore")):
             return RemoteError(f"{self._where}: {type(error).__name__}: {error}")
         return None
+
+
+def _check_limits(
+    max_concurrency: int, max_retries: int, per_minute: float | None, rate_limit_wait: float, timeout: float
+) -> None:
+    if max_concurrency < 1:
+        raise InvalidValueError(f"max_concurrency={max_concurrency!r}: must be at least 1")
+    if max_retries < 0:
+        raise InvalidValueError(f"max_retries={max_retries!r}: must be at least 0")
+    if per_minute is not None and not per_minute > 0:
+        raise InvalidValueError(f"requests_per_minute={per_minute!r}: must be more than 0, or None")
+    if rate_limit_wait < 0:
+        raise InvalidValueError(f"rate_limit_wait={rate_limit_wait!r}: must be at least 0 seconds")
+    if not timeout > 0:
+        raise InvalidValueError(f"timeout={timeout!r}: must be more than 0 seconds")
 
 
 def _package() -> Any:

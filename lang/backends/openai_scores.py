@@ -57,8 +57,8 @@ def echoed_scores(request: ScoreRequest, data: Mapping[str, Any], where: str) ->
     return scores
 
 
-def chosen_scores(request: ScoreRequest, chosen: str, where: str) -> list[Score]:
-    """Scores that say which choice the model wrote; every rule takes that one.
+def chosen_scores(request: ScoreRequest, chosen: str, where: str, usage: Mapping[str, Any]) -> list[Score]:
+    """Scores that say which choice the model wrote; every rule takes that one. `usage` is the server's count.
 
     Raises:
         OutputValidationError: it wrote none of them.
@@ -71,8 +71,10 @@ def chosen_scores(request: ScoreRequest, chosen: str, where: str) -> list[Score]
         )
     base = (0.0,) if request.unconditional else None
     logprobs = [0.0 if choice == chosen else -math.inf for choice in request.continuations]
+    details = usage.get("prompt_tokens_details") or {}
+    read, cached = usage.get("prompt_tokens") or 0, details.get("cached_tokens") or 0
     return [
-        Score(choice, (i,), (logprob,), logprob, None, base)
+        Score(choice, (i,), (logprob,), logprob, None, base, prompt_tokens=read, cached_tokens=cached)
         for i, (choice, logprob) in enumerate(zip(request.continuations, logprobs))
     ]
 

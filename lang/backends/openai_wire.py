@@ -17,6 +17,7 @@ from ..prompt import Prompt
 from ..sampling import SamplingParams
 from .conform import plain_schema
 from .messages import chatml, split_turns
+from .openai_guided import guided
 
 if TYPE_CHECKING:
     from ..constraint import Constraint
@@ -46,11 +47,13 @@ class Dialect:
         model: its name for the model.
         chat: whether the chat endpoint is used, else the completions endpoint.
         extended: whether the server takes what vLLM and SGLang add to the protocol.
+        server: whose words for constraints it knows (`openai_guided.py`), or None.
     """
 
     model: str
     chat: bool
     extended: bool
+    server: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,12 @@ def generate_call(request: GenerateRequest, dialect: Dialect, *, stream: bool) -
     stops = s.stop or ()
     own_stops = bool(s.stop_regex) or len(stops) > MAX_SERVER_STOPS or (bool(s.keep_stop) and bool(stops))
     body = {"model": dialect.model, **_prompt(request.prompt, dialect), **_sampling(s, dialect)}
-    if extra := {**_continuing(request.prompt, dialect), **_extended(s, dialect)}:
+    bound = guided(request.constraint, dialect.server, chat=dialect.chat)
+    if extra := {**_continuing(request.prompt, dialect), **_extended(s, dialect), **bound}:
         body["extra_body"] = extra
     if stops and not own_stops:
         body["stop"] = list(stops)
-    response_format, wrapped = _response_format(request.constraint, dialect)
+    response_format, wrapped = _response_format(None if bound else request.constraint, dialect)
     if response_format:
         body["response_format"] = response_format
     if stream or own_stops:
@@ -269,12 +273,12 @@ def _response_format(constraint: Constraint | None, dialect: Dialect) -> tuple[d
     else:
         raise UnsupportedError(
             f"a {constraint.kind} constraint: the OpenAI protocol can bind a text to a JSON schema only; use schema=, "
-            "or a local model"
+            "a local model, or (where the server is one of these) make the backend with server='vllm' or 'sglang'"
         )
     if not dialect.chat:
         raise UnsupportedError(
             f"a {constraint.kind} constraint: the completions endpoint cannot bind a text; make the backend with "
-            "chat=True, or use a local model"
+            "chat=True (or server='vllm' or 'sglang', where it is one of these), or use a local model"
         )
     if isinstance(schema, dict) and (schema.get("type") == "object" or _names_its_root(schema)):
         return _named(schema), False

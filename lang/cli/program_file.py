@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import ProgramError
 from ..program import Program
+from .output import complain
 
 __all__ = ["load_program", "read_arguments", "read_rows"]
 
@@ -63,6 +64,9 @@ def _load(path: Path) -> ModuleType:
 
 # ---- its arguments
 
+_TEXT = (str, Any, object)
+"""Annotations of arguments that are taken as they are written."""
+
 
 def read_arguments(program: Program, pairs: Sequence[tuple[str, str]], *, all_needed: bool = True) -> dict[str, Any]:
     """The arguments, each read by its parameter's annotation: text as it is, other types from text or JSON.
@@ -81,9 +85,14 @@ def read_arguments(program: Program, pairs: Sequence[tuple[str, str]], *, all_ne
     for key, text in pairs:
         if key in arguments:
             raise ProgramError(f"-a {key}=… is given twice")
-        arguments[key] = _read(key, _text(text), hints.get(key, str))
+        annotation = hints.get(key, str)
+        if annotation in _TEXT and _names_a_file(text):
+            complain(f"-a {key}={text} is that name itself; -a {key}=@{text} is the text of the file")
+        arguments[key] = _read(key, _text(text), annotation)
     try:
-        (signature.bind if all_needed else signature.bind_partial)(None, **arguments)
+        signature.bind_partial(None, **arguments)  # a name that is not there is told before one that is missing
+        if all_needed:
+            signature.bind(None, **arguments)
     except TypeError as error:
         names = ", ".join(list(signature.parameters)[1:]) or "none"
         raise ProgramError(f"{program.name}: {error} (parameters: {names}; give them with -a key=value)") from error
@@ -106,8 +115,15 @@ def _text(value: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def _names_a_file(value: str) -> bool:
+    try:
+        return "." in value and Path(value).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null character: a text
+        return False
+
+
 def _read(key: str, text: str, annotation: Any) -> Any:
-    if annotation in (str, Any, object):
+    if annotation in _TEXT:
         return text
     adapter = TypeAdapter(annotation)
     try:

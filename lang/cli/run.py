@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from ..backend import Backend, Meta
 from ..default_backend import get_default_backend
+from ..seeing.progress import shown_to_its_end
 from ..state import State
 from .output import print_json
 from .program_file import load_program, read_arguments
@@ -32,7 +33,8 @@ def run(args: argparse.Namespace) -> None:
     arguments = read_arguments(program, args.arguments)
     sampling = {"temperature": args.temperature, "max_tokens": args.max_tokens, "seed": args.seed}
     with _backend(args.model) as backend:
-        result = _result(program.run(backend=backend, sampling=sampling, **arguments))
+        state = program.run(backend=backend, sampling=sampling, stream=True, **arguments)
+        result = _result(shown_to_its_end(state))
     if args.json:
         print_json(result)
     else:

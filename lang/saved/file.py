@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import SavedRunError
 
-__all__ = ["JsonLines", "dump_line"]
+__all__ = ["JsonLines", "dump_line", "read_lines"]
 
 _MAGIC = "radicel"
 
@@ -96,31 +96,40 @@ class JsonLines:
         self._file.seek(0)
         data = self._file.read()
         whole = data.rfind(b"\n") + 1
-        rows = list(self._parsed(data[:whole]))
-        first = rows[0][1] if rows else {}
+        rows = list(_parsed(data[:whole], self.path, self._made_by))
+        first = rows[0] if rows else {}
         if data and not (first.get(_MAGIC) == self._kind if rows else self._is_torn_header(data)):
             raise SavedRunError(f"{self.path} is no file that {self._made_by} wrote; give another one")
         if whole < len(data):  # the line of a writer that was killed
             self._file.truncate(whole)
         self.header = first
-        self.rows = [row for _, row in rows[1:]]
+        self.rows = rows[1:]
 
     def _is_torn_header(self, data: bytes) -> bool:
         beginning = dump_line({_MAGIC: self._kind}).rstrip(b"}\n")
         return beginning.startswith(data) or data.startswith(beginning)
 
-    def _parsed(self, data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in enumerate(data.split(b"\n"), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise SavedRunError(
-                    f"{self.path}, line {number} is no JSON ({error}): not what {self._made_by} wrote, or damaged; "
-                    "delete the line, and its item runs again"
-                ) from error
-            yield number, row if isinstance(row, dict) else {}
+
+def read_lines(path: Path, made_by: str) -> list[dict[str, Any]]:
+    """The objects in a file that nobody writes.
+
+    Raises:
+        SavedRunError: a line that is none.
+    """
+    return list(_parsed(path.read_bytes(), path, made_by))
+
+
+def _parsed(data: bytes, path: Path, made_by: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise SavedRunError(
+                f"{path}, line {number} is no JSON ({error}): not what {made_by} wrote, or damaged"
+            ) from error
+        yield row if isinstance(row, dict) else {}
 
 
 def dump_line(row: dict[str, Any]) -> bytes:

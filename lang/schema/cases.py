@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConstraintError
+from . import hurry
 from .documents import Sub, referred, subschema
 from .finite import values_left
 from .negation import REFUSE, REFUSE_REF, TYPES, broken
@@ -38,6 +39,7 @@ class Budget:
         Raises:
             ConstraintError: none is left.
         """
+        hurry.check()
         self.left -= steps
         if self.left < 0:
             raise ConstraintError(

@@ -5,12 +5,18 @@ In: a constraint in normal form. Out: its rules (`grammar_ast.py`) and the one t
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import io
 import json
+import pickle
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from . import apart
 from .grammar_ast import Ref, Token
 from .grammar_parse import parse_grammar
+from .lark import lark_text
 from .patterns import one_of, regex_node
 from .regex_ast import Node, seq
 from .rules import schema_rules, text_node
@@ -20,10 +26,9 @@ from .wraps import wrapped_rules
 if TYPE_CHECKING:
     from ..constraint import Constraint
 
-__all__ = ["constraint_rules"]
+__all__ = ["bare", "constraint_lark", "constraint_rules", "rules_in_turns", "size"]
 
 
-@functools.lru_cache(maxsize=32)
 def constraint_rules(constraint: Constraint, tool_format: str = "hermes") -> tuple[dict[str, Node], str]:
     """The rules of a constraint, and the name of the rule to start from.
 
@@ -31,6 +36,56 @@ def constraint_rules(constraint: Constraint, tool_format: str = "hermes") -> tup
         constraint: any constraint.
         tool_format: how tool calls are written (`tool_calls.py`).
     """
+    return apart.run(_found, size(constraint), bare(constraint), tool_format)
+
+
+def rules_in_turns(constraint: Constraint, tool_format: str, pause: Callable[[], None]) -> tuple[dict[str, Node], str]:
+    """The same of a large constraint, read in from another process rule by rule, with a `pause` after each."""
+    source = pickle.Unpickler(io.BytesIO(apart.run(_packed, size(constraint), bare(constraint), tool_format)))
+    rules: dict[str, Node] = {}
+    for _ in range(source.load()):
+        rules.update(source.load())
+        pause()
+    return rules, source.load()
+
+
+def _packed(constraint: Constraint, tool_format: str) -> bytes:
+    """The rules one after the other; what they share is written once."""
+    rules, root = _found(constraint, tool_format)
+    data = io.BytesIO()
+    pickler = pickle.Pickler(data, pickle.HIGHEST_PROTOCOL)
+    pickler.dump(len(rules))
+    for name, node in rules.items():
+        pickler.dump({name: node})
+    pickler.dump(root)
+    return data.getvalue()
+
+
+def constraint_lark(constraint: Constraint, tool_format: str = "hermes") -> str:
+    """The rules of a constraint in llguidance's Lark.
+
+    Raises:
+        ConstraintError: rules that no engine follows.
+    """
+    return apart.run(_lark, size(constraint), bare(constraint), tool_format)
+
+
+def bare(constraint: Constraint) -> Constraint:
+    """What counts of a constraint for its texts, which is plain data."""
+    return dataclasses.replace(constraint, type=constraint.type if constraint.kind == "dtype" else None, source="")
+
+
+def size(constraint: Constraint) -> int:
+    """The characters that a constraint is read from."""
+    return len(constraint.text) + sum(map(len, constraint.options))
+
+
+def _lark(constraint: Constraint, tool_format: str) -> str:
+    return lark_text(*_found(constraint, tool_format))
+
+
+@functools.lru_cache(maxsize=32)
+def _found(constraint: Constraint, tool_format: str) -> tuple[dict[str, Node], str]:
     rules, root = _rules(constraint, tool_format)
     for wrap in constraint.wraps:
         rules, root = wrapped_rules(rules, root, wrap)

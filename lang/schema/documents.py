@@ -18,6 +18,7 @@ import referencing.exceptions
 import referencing.jsonschema
 
 from ..errors import ConstraintError
+from .bounded import TooMuchWork, bounded, start
 from .metaschema import obeys_metaschema
 
 if TYPE_CHECKING:
@@ -163,17 +164,29 @@ def _found(resolver: Any, reference: str, keyword: str) -> Any:
     )
 
 
-def admits(sub: Sub, value: Any) -> bool:
-    """Whether a value is valid (formats are assertions), by an independent validator unless little is asked."""
+def admits(sub: Sub, value: Any, *, goes_on: bool = False) -> bool:
+    """Whether a value is valid (formats are assertions), by an independent validator unless little is asked.
+
+    Args:
+        sub: the schema.
+        value: plain data.
+        goes_on: whether the work counts on from the last call (in this thread) instead of anew.
+
+    Raises:
+        ConstraintError: a reference that names nothing, or more work than is done for one value.
+    """
     if isinstance(sub.schema, bool):
         return sub.schema
     if _PLAIN.issuperset(sub.schema) and sub.draft.year > 4:
         return _has_type(value, sub.schema.get("type")) and _is_in(value, sub.schema)
-    validator = sub.draft.validator(
-        sub.schema, format_checker=sub.draft.validator.FORMAT_CHECKER, _resolver=sub.resolver
-    )
+    kind = bounded(sub.draft.validator)
+    validator = kind(sub.schema, format_checker=sub.draft.validator.FORMAT_CHECKER, _resolver=sub.resolver)
+    if not goes_on:
+        start()
     try:
         return bool(validator.is_valid(value))
+    except TooMuchWork as error:
+        raise sub.error("checking a value against it takes too long", "schema") from error
     except (referencing.exceptions.Unresolvable, RecursionError) as error:
         raise sub.error(f"cannot check {value!r}: {error}", "$ref") from error
 

@@ -11,9 +11,12 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from .bounded import start
 from .documents import Sub, admits
 
 __all__ = ["values_left"]
+
+_MOST_KEYWORDS = 1_000_000
 
 
 def values_left(subs: Sequence[Sub], chosen: Collection[int] = ()) -> list[Any] | None:
@@ -29,6 +32,7 @@ def values_left(subs: Sequence[Sub], chosen: Collection[int] = ()) -> list[Any] 
     first = givers[0].schema
     values = [first["const"]] if "const" in first else list(first["enum"])
     checks = [check for index, sub in enumerate(subs) for check in _checks(sub, index in chosen, sub is givers[0])]
+    start(_MOST_KEYWORDS)
     kept: dict[str, Any] = {}
     for value in values:
         if all(check(value) for check in checks):
@@ -48,7 +52,7 @@ def _checks(sub: Sub, chosen: bool, gives: bool) -> list[Callable[[Any], bool]]:
     schema = {keyword: value for keyword, value in sub.schema.items() if keyword not in left_out}
     if not _ANNOTATIONS.issuperset(schema):
         rest = dataclasses.replace(sub, schema=schema)
-        found.append(lambda value: admits(rest, value))
+        found.append(lambda value: admits(rest, value, goes_on=True))
     return found
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConstraintError
+from . import apart
 from .documents import root_sub
 from .emission import emitted
 from .graph import Graph
@@ -38,7 +39,8 @@ def normal_form(
         raise ConstraintError(f"the schema has {len(source)} characters; at most {_MOST_CHARACTERS}", keyword="schema")
     try:
         if documents:
-            return _normal_form(source, documents, strict, any_order)
+            size = len(source) + sum(len(json.dumps(document)) for document in documents.values())
+            return apart.run(_normal_form, size, source, dict(documents), strict, any_order)
         return _cached(source, strict, any_order)
     except RecursionError as error:
         raise ConstraintError("the schema is nested too deeply", keyword="schema") from error
@@ -94,7 +96,7 @@ def _leave_out(schema: Any, pointer: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _cached(source: str, strict: bool, any_order: bool) -> str:
-    return _normal_form(source, None, strict, any_order)
+    return apart.run(_normal_form, len(source), source, None, strict, any_order)
 
 
 def _normal_form(source: str, documents: Mapping[str, Any] | None, strict: bool, any_order: bool) -> str:

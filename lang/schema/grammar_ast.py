@@ -14,8 +14,8 @@ from . import charsets
 from .regex_ast import Alt, Chars, Leaf, Node, Repeat, Seq, write
 
 __all__ = [
-    "MOST_ELEMENTS", "Bag", "Foreign", "Ref", "Rules", "Token", "finite_rules", "is_left_recursive", "write_gbnf",
-    "write_lark",
+    "MOST_ELEMENTS", "Bag", "Foreign", "Ref", "Rules", "Special", "Token", "finite_rules", "is_left_recursive",
+    "write_gbnf", "write_lark",
 ]  # fmt: skip
 
 
@@ -32,6 +32,14 @@ class Token(Leaf):
     """What a lexer reads as one: a text of the node."""
 
     node: Node
+    __hash__ = Leaf.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Special(Leaf):
+    """A special token of the vocabulary, which leaves no text."""
+
+    token_id: int
     __hash__ = Leaf.__hash__
 
 

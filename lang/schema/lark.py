@@ -10,7 +10,8 @@ import functools
 from collections.abc import Mapping
 
 from ..errors import ConstraintError
-from .grammar_ast import Bag, Foreign, Ref, Rules, Token
+from . import hurry
+from .grammar_ast import Bag, Foreign, Ref, Rules, Special, Token
 from .regex_ast import (
     EMPTY,
     NOTHING,
@@ -154,12 +155,15 @@ class _Writer:
         return "\n".join([f"start: {self._names[start]}", *lines]) + "\n"
 
     def _node(self, node: Node) -> str:
+        hurry.check()
         if isinstance(node, Ref):
             return self._names[node.name]
         if isinstance(node, Chars):  # of a grammar text: a token for each character
             node = Token(node)
         if isinstance(node, Token):
             return self._tokens.setdefault(node.node, f"T{len(self._tokens)}")
+        if isinstance(node, Special):
+            return f"<[{node.token_id}]>"
         if isinstance(node, Foreign):
             return self._foreign.setdefault(node.schema, f"j{len(self._foreign)}")
         if isinstance(node, Bag):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 
-from . import charsets
+from . import charsets, hurry
 from .charsets import CharSet
 from .regex_ast import (
     ANYTHING,
@@ -106,6 +106,7 @@ def _searched(node: Node) -> tuple[str | None, bool]:
     seen = {node}
     waiting = deque([(node, "")])
     while waiting:
+        hurry.check()
         state, text = waiting.popleft()
         if nullable(state):
             return text, True

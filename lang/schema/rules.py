@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import hurry
 from .grammar_ast import Bag, Foreign, Ref, Token
 from .numbers import number_node
 from .patterns import one_of, other_names
@@ -60,6 +61,7 @@ class _Writer:
         return self._rules, "top"
 
     def _node(self, schema: Any) -> Node:
+        hurry.check()
         if schema is False:
             return NOTHING
         if schema is True or not schema:

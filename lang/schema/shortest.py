@@ -12,7 +12,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import charsets
+from . import apart, charsets, hurry
+from .constraint_rules import bare, size
 from .grammar_ast import Ref
 from .language import language_of
 from .regex_ast import Alt, Chars, Repeat, Seq
@@ -30,9 +31,14 @@ _MOST_STOP = 256
 @functools.lru_cache(maxsize=256)
 def shortest_bytes(constraint: Constraint) -> int:
     """The constraint allows no text of fewer UTF-8 bytes."""
+    return apart.run(_shortest_bytes, size(constraint), bare(constraint))
+
+
+def _shortest_bytes(constraint: Constraint) -> int:
     rules, root = language_of(constraint)
     known: dict[str, float] = dict.fromkeys(rules, math.inf)
     while True:  # each round, a rule's figure is right once those it needs are: as many rounds as rules at most
+        hurry.check()
         found = {name: _bytes(node, known) for name, node in rules.items()}
         if found == known:
             break

@@ -5,7 +5,10 @@ finished text the list of `ToolCall`.
 
     hermes (Qwen)  <tool_call>\\n{"name": "f", "arguments": {…}}\\n</tool_call>, one after the other
     llama3         {"name": "f", "parameters": {…}}, with "; " between them
-    mistral        [{"name": "f", "arguments": {…}}, …] (its marker [TOOL_CALLS] is a special token and stands before)
+    mistral        [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …], the space or none
+    mistral11      [TOOL_CALLS]f[ARGS]{…}, one after the other (since version 11 of its tokenizer)
+
+Where Mistral's markers are special tokens of a vocabulary, they are those tokens and leave no text; else they are text.
 """
 
 from __future__ import annotations
@@ -13,21 +16,23 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 import pydantic
 
 from ..errors import ConstraintError, OutputValidationError
-from .grammar_ast import Bag, Ref, Token
+from .grammar_ast import Bag, Ref, Special, Token
 from .patterns import one_of
-from .regex_ast import Alt, Node, Repeat, Seq, alt, repeat, seq
+from .regex_ast import EMPTY, Alt, Node, Repeat, Seq, alt, repeat, seq
 from .types import type_schema
 
 __all__ = ["FORMATS", "Tool", "ToolCall", "calls_of", "calls_rules", "tool_of"]
 
-FORMATS = ("hermes", "llama3", "mistral")
+FORMATS = ("hermes", "llama3", "mistral", "mistral11")
+
+_MARKERS = ("[TOOL_CALLS]", "[ARGS]")
 
 
 @dataclass(frozen=True)
@@ -111,23 +116,37 @@ def calls_rules(tools: Sequence[tuple[str, dict[str, Node], str]], form: str) ->
 
     Args:
         tools: (name, rules of the arguments, their root) of each.
-        form: one of `FORMATS`.
+        form: one of `FORMATS`, with the ids of Mistral's markers after it (`"mistral:5"`, `"mistral11:9:32"`), with
+            `":text"` where they are text, with neither where only the text around them counts.
     """
+    form, *ids = form.split(":")
+    marks = [EMPTY, EMPTY] if not ids else [*map(_marker, _MARKERS, ids * 2 if ids == ["text"] else ids)]
     rules: dict[str, Node] = {}
     calls: list[Node] = []
     word = "parameters" if form == "llama3" else "arguments"
     for number, (name, own, root) in enumerate(tools):
         rules |= {f"{number}.{rule}": _renamed(node, number) for rule, node in own.items()}
-        head = Token(one_of([f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{word}": ']))
-        calls.append(seq(head, Ref(f"{number}.{root}"), Token(one_of(["}"]))))
+        arguments = Ref(f"{number}.{root}")
+        if form == "mistral11":
+            calls.append(seq(marks[0], Token(one_of([name])), marks[1], arguments))
+        else:
+            head = Token(one_of([f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{word}": ']))
+            calls.append(seq(head, arguments, Token(one_of(["}"]))))
     call = alt(*calls)
     if form == "hermes":
         call = seq(Token(one_of(["<tool_call>\n"])), call, Token(one_of(["\n</tool_call>"])))
-    between = Token(one_of([{"hermes": "\n", "llama3": "; ", "mistral": ", "}[form]]))
     rules["call"] = call
-    calls_ = seq(Ref("call"), repeat(seq(between, Ref("call")), 0, None))
-    rules["calls"] = seq(Token(one_of(["["])), calls_, Token(one_of(["]"]))) if form == "mistral" else calls_
+    between = {"hermes": "\n", "llama3": "; ", "mistral": ", ", "mistral11": ""}[form]
+    more = Ref("call") if form == "mistral11" else seq(Token(one_of([between])), Ref("call"))
+    calls_ = seq(Ref("call"), repeat(more, 0, None))
+    if form == "mistral":
+        calls_ = seq(marks[0], Token(one_of(["[", " ["])), calls_, Token(one_of(["]"])))
+    rules["calls"] = calls_
     return rules, "calls"
+
+
+def _marker(name: str, given: str) -> Node:
+    return Token(one_of([name])) if given == "text" else Special(int(given))
 
 
 def _renamed(node: Node, number: int) -> Node:
@@ -162,7 +181,7 @@ def calls_of(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """
     found: list[ToolCall] = []
     known = {tool.name: tool for tool in tools}
-    for data in _objects(text):
+    for data in _objects(text, known):
         tool = known.get(data.get("name", "")) if isinstance(data, dict) else None
         arguments = data.get("arguments", data.get("parameters")) if tool is not None else None
         if tool is None or not isinstance(arguments, dict):
@@ -176,26 +195,32 @@ def calls_of(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     return found
 
 
-def _objects(text: str) -> list[Any]:
+def _objects(text: str, names: Collection[str]) -> list[Any]:
+    """The calls as data. A name may stand before its arguments, alone (`mistral11`)."""
     decoder = json.JSONDecoder()
     found: list[Any] = []
     position = 0
+    named: str | None = None
     while position < len(text):
-        if text[position] not in "[{":
-            skipped = next((s for s in _BETWEEN if text.startswith(s, position)), None)
-            if skipped is None:
-                raise OutputValidationError(f"{text[position : position + 40]!r} is no tool call", text=text)
+        skipped = next((s for s in _BETWEEN if text.startswith(s, position)), None)
+        if skipped is not None:
             position += len(skipped)
             continue
-        if text.startswith("[TOOL_CALLS]", position):
-            position += len("[TOOL_CALLS]")
+        if text[position] not in "[{":
+            starts = [n for n in names if text.startswith((n + "{", n + _MARKERS[1]), position)]
+            if not starts or named is not None:
+                raise OutputValidationError(f"{text[position : position + 40]!r} is no tool call", text=text)
+            named = max(starts, key=len)
+            position += len(named)
             continue
         try:
             data, position = decoder.raw_decode(text, position)
         except ValueError as error:
             raise OutputValidationError(f"{text[:60]!r} is no tool call: {error}", text=text) from error
+        if named is not None:
+            data, named = {"name": named, "arguments": data}, None
         found += data if isinstance(data, list) else [data]
     return found
 
 
-_BETWEEN = ("<tool_call>", "</tool_call>", "<|python_tag|>", ";", "\n", " ")
+_BETWEEN = ("<tool_call>", "</tool_call>", "<|python_tag|>", *_MARKERS, ";", "\n", " ")

@@ -17,12 +17,16 @@ import regex
 
 from ..errors import ConstraintError, IncompleteOutputError, OutputValidationError
 from .documents import Sub, admits, root_sub
+from .patterns import full_match
+from .regex_run import matches
 from .types import adapter
 
 if TYPE_CHECKING:
     from ..constraint import Constraint
 
-__all__ = ["checked_choices", "parse", "schema_text"]
+__all__ = ["check_text", "checked_choices", "parse", "schema_text"]
+
+_MOST_SECONDS = 1.0
 
 
 def schema_text(schema: Any) -> str:
@@ -73,6 +77,17 @@ def checked_choices(choices: Iterable[str]) -> tuple[str, ...]:
     return options
 
 
+def check_text(text: Any, keyword: str) -> None:
+    """Raises where a text that stands around a value is none.
+
+    Raises:
+        ConstraintError: not a string, or with a lone surrogate.
+    """
+    problem = _problem(text, set())
+    if problem:
+        raise ConstraintError(f"{keyword}({text!r:.60}) {problem}", keyword=keyword)
+
+
 def _problem(option: Any, seen: set[str]) -> str | None:
     if not isinstance(option, str):
         return "is not a string"
@@ -99,23 +114,26 @@ def _parse_json(constraint: Constraint, text: str) -> Any:
     value = _loads(text)
     if constraint.type is not None:
         return _typed(constraint.type, text)
-    if not _obeys(constraint.source, value):
+    if not _obeys(constraint, value):
         source = _shown(constraint.source)
         raise OutputValidationError(f"{_shown(text)} does not obey the schema {source}", text=text)
     return text if constraint.kind == "json_schema" else value
 
 
-def _obeys(source: str, value: Any) -> bool:
-    """Whether a value is valid, by an independent validator (it cannot see documents that were given apart)."""
+def _obeys(constraint: Constraint, value: Any) -> bool:
+    """Whether a value is valid, by an independent validator.
+
+    Where that cannot say (it takes too long), the masks have enforced all but what is checked afterwards.
+    """
     try:
-        return admits(_root(source), value)
+        return admits(_root(constraint.source, constraint.documents), value)
     except ConstraintError:
-        return True
+        return not constraint.checked
 
 
 @functools.lru_cache(maxsize=64)
-def _root(source: str) -> Sub:
-    return root_sub(source, None)
+def _root(source: str, documents: str) -> Sub:
+    return root_sub(source, json.loads(documents) if documents else None)
 
 
 def _loads(text: str) -> Any:
@@ -163,7 +181,12 @@ def _check_choice(options: tuple[str, ...], text: str) -> None:
 
 
 def _check_pattern(pattern: str, text: str) -> None:
-    match = regex.fullmatch(pattern, text, flags=regex.VERSION0, partial=True)
+    try:
+        match = regex.fullmatch(pattern, text, flags=regex.VERSION0, partial=True, timeout=_MOST_SECONDS)
+    except TimeoutError:  # it tries too many ways; an automaton tries them all at once
+        if not matches(full_match(pattern), text):
+            raise OutputValidationError(f"{_shown(text)} does not match the pattern {pattern!r}", text=text) from None
+        return
     if match is None:
         raise OutputValidationError(f"{_shown(text)} does not match the pattern {pattern!r}", text=text)
     if match.partial:

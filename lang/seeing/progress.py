@@ -4,8 +4,9 @@ In: the executors of the programs, and their backend. Out: a line on standard er
 
     judge  ━━━━━━━━━━━━╸          12 of 40 programs   512 tokens/s   82% cached   16 running  8 waiting   0:31  ETA 1:10
 
-Tokens, cache and who runs are what the backend counts (`stats()`), so other work on it counts too; of a backend that
-counts nothing, they come from the values themselves.
+Tokens, cache and who runs are what the backend counts (`stats()`), so other work on it counts too, and a `select` is a
+request for each of its choices; of a backend that counts nothing, they come from the values themselves. Values that
+wait for values before them count as waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -24,9 +25,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..bindings import raise_again
 from ..executor import Executor
 
-__all__ = ["Meter", "Reading", "progress"]
+if TYPE_CHECKING:
+    from ..state import State
+
+__all__ = ["Meter", "Reading", "progress", "shown_to_its_end"]
 
 _PER_SECOND = 4
 _WINDOW_S = 3.0
@@ -128,15 +133,16 @@ class Meter:
 
     def _counts(self) -> tuple[int, int, int, int, int]:
         """Generated, cached and prompt tokens so far; requests that run and that wait."""
-        if self._stats is not None:
-            now = self._stats()
-            return now.generated_tokens, now.cached_tokens, now.prompt_tokens, now.running, now.waiting
-        running = waiting = 0
+        sent = unsent = 0
         for executor in self._left:
             for cell in [] if executor.finished else list(executor.cells.values()):
-                running += cell.sent and not cell.done
-                waiting += not (cell.sent or cell.done)
-        return self._generated, 0, 0, running, waiting
+                sent += cell.sent and not cell.done
+                unsent += not (cell.sent or cell.done)
+        if self._stats is None:
+            return self._generated, 0, 0, sent, unsent
+        now = self._stats()  # as of the last step: what was sent in this one is not in it yet
+        running = max(now.running, sent - now.waiting)
+        return now.generated_tokens, now.cached_tokens, now.prompt_tokens, running, now.waiting + unsent
 
 
 def _generated(executor: Executor) -> int:
@@ -183,6 +189,25 @@ def progress(
             yield
         finally:
             ended = True
+
+
+def shown_to_its_end(state: State) -> State:
+    """Waits for the end of a run that was begun (`stream=True`) and shows how it gets on; the state.
+
+    Raises:
+        what the program failed with. An interrupt cancels it.
+    """
+    executor = state._stream.executor
+    try:
+        with progress([executor], executor.backend, name=executor.program, transient=True):
+            executor.wait_finished()
+    except BaseException:
+        state.cancel()
+        raise
+    error = state.error()
+    if error is not None:
+        raise_again(error)
+    return state
 
 
 def line(reading: Reading, name: str, width: int, *, ended: bool = False) -> RenderableType:

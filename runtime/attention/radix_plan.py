@@ -13,7 +13,6 @@ pieces of another size fill the device better.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from ...kernels.radix_items import RadixLayout
 from ..batch import Chain
+from .item_numbers import NoRoom, Numbers
 
 __all__ = ["RadixPlanner", "RadixTuning"]
 
@@ -38,7 +38,7 @@ class RadixTuning:
     """What was measured on a device.
 
     Attributes:
-        units: (piece, key head) pairs that fill the device.
+        units, wide_units: (piece, key head) pairs of one row, and of several, that fill the device.
         least_piece: shortest piece that is worth cutting off.
         row_cost: positions that a row could read in the time that one more partial result costs it.
         least_saved: positions that sharing must save in all before it pays for a family.
@@ -46,6 +46,7 @@ class RadixTuning:
     """
 
     units: int = 264
+    wide_units: int = 132
     least_piece: int = 128
     row_cost: int = 48
     least_saved: int = 1024
@@ -83,13 +84,19 @@ class _Family:
     Attributes:
         stretches: shared ones, those above before those below.
         wide: items in use.
+        shared: positions of these, each as often as an item reads it.
         saved: positions that sharing spares.
     """
 
     rows: dict[int, None] = field(default_factory=dict)
     stretches: list[_Stretch] = field(default_factory=list)
     wide: list[int] = field(default_factory=list)
+    shared: int = 0
     saved: int = 0
+
+    def forget(self) -> None:
+        """Shares nothing."""
+        self.stretches, self.shared, self.saved = [], 0, 0
 
 
 class RadixPlanner:
@@ -111,11 +118,12 @@ class RadixPlanner:
         self._kv_heads = kv_heads
         self._rows: dict[int, _Row] = {}
         self._families: dict[tuple[int, int], _Family] = {}
-        self._piece = tuning.least_piece
+        self._piece = self._wide_piece = tuning.least_piece
         self._seen = 0  # positions that all rows of the step see
         self._ends = np.zeros(layout.rows, dtype=np.int64)  # of each row's last narrow item
-        self._free_wide = _Numbers(layout.wide)
-        self._free_narrow = _Numbers(layout.narrow)
+        self._placed: list[tuple[int, int, int, int, int]] = []  # narrow items to write: item, row, partial, positions
+        self._free_wide = Numbers(layout.wide)
+        self._free_narrow = Numbers(layout.narrow)
         self.parts["firsts"][:] = -1
         self.parts["rows"][:] = -1
 
@@ -186,13 +194,14 @@ class RadixPlanner:
 
     def _find_stretches(self, family: _Family) -> None:
         """Decides what the rows of a family share."""
-        family.stretches, family.saved = [], 0
+        family.forget()
         rows = list(family.rows)
         if len(rows) > 1:
             self._descend(family.stretches, rows, 0, 0)
-            family.saved = sum((len(s.rows) - self._groups(s)) * (s.end - s.start) for s in family.stretches)
+            family.shared = sum(self._groups(s) * (s.end - s.start) for s in family.stretches)
+            family.saved = sum(len(s.rows) * (s.end - s.start) for s in family.stretches) - family.shared
             if family.saved < self.tuning.least_saved:
-                family.stretches, family.saved = [], 0
+                family.forget()
 
     def _descend(self, found: list[_Stretch], rows: list[int], depth: int, start: int) -> None:
         """Looks at the node number `depth` of the chains of rows that stand on the same one, and at those below."""
@@ -225,9 +234,10 @@ class RadixPlanner:
 
     def _place(self, stale: dict[tuple[int, int], None], grown: list[int]) -> None:
         """Writes the items of these families, of rows that outgrew theirs, or of all where the pieces no longer fit."""
-        ideal = self._ideal_piece()
-        if not self._piece / _STALE <= ideal <= self._piece * _STALE or self._is_sparse():
-            self._place_all(ideal)
+        ideal = self._ideal_pieces()
+        pieces = (self._piece, self._wide_piece)
+        if any(not now / _STALE <= best <= now * _STALE for now, best in zip(pieces, ideal)) or self._is_sparse():
+            self._place_all(*ideal)
             return
         try:
             for key in stale:
@@ -237,42 +247,50 @@ class RadixPlanner:
                 if family not in stale:
                     self._place_row(row, [s for s in self._families[family].stretches if row in s.rows])
             self._set_sizes()
-        except _NoRoom:
-            self._place_all(ideal)
+        except NoRoom:
+            self._place_all(*ideal)
 
-    def _ideal_piece(self) -> int:
-        load = self._seen - sum(family.saved for family in self._families.values())
-        return max(self.tuning.least_piece, -(-load * self._kv_heads // (self.tuning.units * _STEP)) * _STEP)
+    def _ideal_pieces(self) -> tuple[int, int]:
+        """Lengths of narrow and of wide pieces that fill the device."""
+        tuning = self.tuning
+        shared = sum(family.shared for family in self._families.values())
+        own = self._seen - shared - sum(family.saved for family in self._families.values())
+        narrow = -(-own * self._kv_heads // (tuning.units * _STEP)) * _STEP
+        wide = -(-shared * self._kv_heads // tuning.wide_units) if shared else self._wide_piece
+        return max(tuning.least_piece, narrow), max(tuning.least_piece, wide)
 
     def _is_sparse(self) -> bool:
         used = self._free_wide.in_use + self._free_narrow.in_use
         return self._free_wide.high + self._free_narrow.high > 2 * used + 64
 
-    def _place_all(self, piece: int) -> None:
+    def _place_all(self, piece: int, wide_piece: int) -> None:
         """Plans everything anew, with longer pieces where there is no room, at last without sharing."""
         shares = True
         while True:
             for family in self._families.values():
-                self._free_wide_of(family)
-                for row in family.rows:
-                    self._free_narrow_of(self._rows[row])
+                family.wide = []
                 if not shares:
-                    family.stretches, family.saved = [], 0
+                    family.forget()
+            for held in self._rows.values():
+                held.narrow = []
+            self._free_wide.give_back_all()
+            self._free_narrow.give_back_all()
             self.parts["wide"][:] = 0
             self.parts["narrow"][:] = 0
-            self._piece = piece
+            self._placed = []
+            self._piece, self._wide_piece = piece, wide_piece
             try:
                 for family in self._families.values():
                     self._place_family(family)
                 self._set_sizes()
                 return
-            except _NoRoom:
+            except NoRoom:
                 longest = int(self.parts["lens"].max())
                 if piece > longest:
                     if not shares:
                         raise
                     shares = False
-                piece *= 2
+                piece, wide_piece = 2 * piece, 2 * wide_piece
 
     def _place_family(self, family: _Family) -> None:
         """Gives a family its items."""
@@ -290,7 +308,7 @@ class RadixPlanner:
     def _place_wide(self, family: _Family, stretch: _Stretch) -> None:
         width = self.layout.members
         merges, partials = self.parts["merges"], self.parts["partials"]
-        for start, end in self._pieces(stretch.start, stretch.end):
+        for start, end in _cut(stretch.start, stretch.end, (stretch.end - stretch.start) // self._wide_piece):
             for first in range(0, len(stretch.rows), width):
                 rows = stretch.rows[first : first + width]
                 item = self._free_wide.take()
@@ -299,14 +317,14 @@ class RadixPlanner:
                 self.parts["members"][item, : len(rows)] = rows
                 counts = merges[rows]
                 if int(counts.max()) >= self.layout.merges:
-                    raise _NoRoom
+                    raise NoRoom
                 partials[rows, counts] = np.arange(item * width, item * width + len(rows))
                 merges[rows] = counts + 1
 
     def _place_row(self, row: int, shared: list[_Stretch], fresh: bool = False) -> None:
         """Narrow items for what a row does not share; without `fresh`, its partial results of wide items stay."""
         held = self._rows[row]
-        merges, partials = self.parts["merges"], self.parts["partials"]
+        merges = self.parts["merges"]
         if not fresh:
             merges[row] -= len(held.narrow)
         self._free_narrow_of(held)
@@ -327,21 +345,16 @@ class RadixPlanner:
         else:
             self._ends[row] = at
         if count + len(pieces) > self.layout.merges:
-            raise _NoRoom
+            raise NoRoom
         for start, end in pieces:
             item = self._free_narrow.take()
             held.narrow.append(item)
-            self.parts["narrow"][item] = (row, start, end, 1)
-            partials[row, count] = self.layout.wide * self.layout.members + item
+            self._placed.append((item, row, count, start, end))
             count += 1
         merges[row] = count
 
     def _pieces(self, start: int, end: int) -> list[tuple[int, int]]:
-        """[start, end) in nearly equal pieces of about the length that fills the device."""
-        length = end - start
-        count = max(1, round(length / self._piece))
-        size = -(-length // (count * 16)) * 16
-        return [(at, min(at + size, end)) for at in range(start, end, size)]
+        return _cut(start, end, round((end - start) / self._piece))
 
     def _free_wide_of(self, family: _Family) -> None:
         for item in family.wide:
@@ -356,41 +369,15 @@ class RadixPlanner:
         row.narrow = []
 
     def _set_sizes(self) -> None:
+        if self._placed:
+            item, row, partial, start, end = np.array(self._placed, np.int32).T
+            self.parts["narrow"][item] = np.stack((row, start, end, np.ones_like(row)), 1)
+            self.parts["partials"][row, partial] = self.layout.wide * self.layout.members + item
+            self._placed = []
         self.parts["sizes"][:] = (self._free_wide.high, self._free_narrow.high)
 
 
-class _NoRoom(Exception):
-    """A capacity of the layout does not take the plan."""
-
-
-class _Numbers:
-    """Numbers 0 .. capacity - 1, the lowest free one first.
-
-    Attributes:
-        in_use: how many are taken.
-        high: one above the highest that is taken, or was since all below it were.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.in_use = 0
-        self.high = 0
-        self._capacity = capacity
-        self._free: list[int] = []
-
-    def take(self) -> int:
-        if self._free:
-            number = heapq.heappop(self._free)
-        elif self.high < self._capacity:
-            number = self.high
-            self.high += 1
-        else:
-            raise _NoRoom
-        self.in_use += 1
-        return number
-
-    def give_back(self, number: int) -> None:
-        self.in_use -= 1
-        if self.in_use == 0:
-            self._free, self.high = [], 0
-        else:
-            heapq.heappush(self._free, number)
+def _cut(start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """[start, end) in `count` (at least one) nearly equal pieces, of multiples of 16."""
+    size = max(16, -(-(end - start) // (max(1, count) * 16)) * 16)
+    return [(at, min(at + size, end)) for at in range(start, end, size)]

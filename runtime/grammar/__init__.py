@@ -8,6 +8,7 @@ llguidance_engine.py  the two engines
 xgrammar_engine.py
 session.py            one sequence in its grammar: end tokens, rollback, forced text
 forced.py             forced text → forced ids
+ahead.py              the masks of many sequences at once, on all cores
 vocabulary.py         what a grammar must know of a tokenizer
 cache.py              a bounded cache
 """

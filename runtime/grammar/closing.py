@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...constraint import Constraint
-from ...schema.constraint_rules import constraint_rules
+from ...errors import ConstraintError
+from ...schema.constraint_rules import constraint_rules, rules_in_turns, size
 from .matcher import CompiledGrammar, Mask, Matcher
 from .outline import Outline, OutlineError, Place
 from .vocabulary import Vocabulary
@@ -27,6 +30,8 @@ _ZONE = 12
 _SPARE = 3
 _FAR = 4_000
 _MOST_KNOWN = 10_000
+_LARGE = 4_000  # characters
+_TURN = 0.001  # seconds of work before a pause
 _MOST_CONTINUED = 3  # bytes of a character after its first, each of which may be a token
 
 
@@ -48,14 +53,30 @@ class ClosingGrammar:
         """A fresh matcher at the start."""
         return ClosingMatcher(self._inner.matcher(), self.prepare, self._vocabulary)
 
-    def prepare(self) -> Outline | None:
-        """The outline, made once; None where the grammar has none."""
+    @property
+    def is_large(self) -> bool:
+        """Whether making the outline would hold up a step."""
+        return size(self._constraint) > _LARGE
+
+    def prepare(self, *, gently: bool = False) -> Outline | None:
+        """The outline, made once; None where the grammar has none.
+
+        Args:
+            gently: leaves half of the time to other threads.
+        """
         with self._lock:
             if not self._made:
-                with contextlib.suppress(OutlineError, RecursionError):
-                    self._outline = Outline(*constraint_rules(self._constraint, self._vocabulary.tool_format))
+                with contextlib.suppress(OutlineError, RecursionError, ConstraintError):
+                    self._outline = self._made_in_turns() if gently else self._made_at_once()
                 self._made = True
             return self._outline
+
+    def _made_at_once(self) -> Outline:
+        return Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
+
+    def _made_in_turns(self) -> Outline:
+        pause = _pauses()
+        return Outline(*rules_in_turns(self._constraint, self._vocabulary.tool_text_format, pause), pause)
 
 
 class ClosingMatcher:
@@ -98,6 +119,10 @@ class ClosingMatcher:
         other._inner = self._inner.fork()
         other._data, other._lengths = bytearray(self._data), list(self._lengths)
         return other
+
+    def mask_state(self) -> Any:
+        """The engine's state (`ahead.py`)."""
+        return getattr(self._inner, "mask_state", lambda: None)()
 
     def fill_mask(self, row: Mask) -> None:
         """Writes the engine's mask."""
@@ -232,6 +257,20 @@ class ClosingMatcher:
             ids = ids[np.linspace(0, len(ids) - 1, _MOST_TRIED).astype(np.int64)]
         ends = [i for i in map(int, ids) if i not in vocabulary.end_ids]
         return [*path, *(i for i in ends if i not in path)]
+
+
+def _pauses() -> Callable[[], None]:
+    """A call that now and then lets other threads have the time that was worked."""
+    began = time.thread_time()
+
+    def pause() -> None:
+        nonlocal began
+        worked = time.thread_time() - began
+        if worked > _TURN:
+            time.sleep(worked)
+            began = time.thread_time()
+
+    return pause
 
 
 def _whole(data: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ...constraint import Constraint
 from ...errors import BackendClosedError, ConstraintError
+from ...schema import apart
 from .cache import BoundedCache
 from .choice import engine_for
 from .closing import ClosingGrammar
@@ -89,7 +90,11 @@ class GrammarCompiler:
         return compiled
 
     def submit(self, constraint: Constraint) -> Future[CompiledGrammar]:
-        """Like `compile`, on a worker thread; done at once where the grammar is cached."""
+        """Like `compile`, on a worker thread; done at once where the grammar is cached.
+
+        From the first call to `close()` an engine is taken to run: what would hold its steps up is done in a process
+        of its own (`lang/schema/apart.py`), and killed there after a while.
+        """
         future: Future[CompiledGrammar] = Future()
         cached = self._cache.get(self._key(constraint))
         if cached is not None:
@@ -99,9 +104,16 @@ class GrammarCompiler:
             self._check_open()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
-            compiling = self._pool.submit(self.compile, constraint)
+                apart.start()
+            compiling = self._pool.submit(self._compiled, constraint)
         compiling.add_done_callback(self._prepare)
         return compiling
+
+    def _compiled(self, constraint: Constraint) -> CompiledGrammar:
+        made = self.compile(constraint)
+        if isinstance(made, ClosingGrammar) and made.is_large:
+            made.prepare(gently=True)  # a step would wait for it
+        return made
 
     def _prepare(self, compiled: Future[CompiledGrammar]) -> None:
         """Has the outline made before a step needs it."""
@@ -109,7 +121,7 @@ class GrammarCompiler:
             return
         made = compiled.result()
         with self._lock:
-            if isinstance(made, ClosingGrammar) and self._pool is not None:
+            if isinstance(made, ClosingGrammar) and self._pool is not None and not made.is_large:
                 self._pool.submit(made.prepare)
 
     def close(self) -> None:
@@ -119,6 +131,7 @@ class GrammarCompiler:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+            apart.stop()
         self._cache.clear()
 
     @property

@@ -1,13 +1,16 @@
 """Forced text → forced ids.
 
-In: the bytes that a grammar leaves no choice about, the ids accepted so far, and a look at the masks further on.
+In: the bytes that a grammar leaves no choice about, the ids accepted so far, and which ids it allows further on.
 Out: the ids to append without asking the model: spelled as the tokenizer spells them in this context, the tail held
 back where a longer legal token could start in it, so that the model never continues an odd split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
 
 from .matcher import Mask
 from .vocabulary import Vocabulary
@@ -16,15 +19,27 @@ __all__ = ["forced_ids"]
 
 _CONTEXT_TOKENS = 8
 
-MaskAfter = Callable[[Sequence[int]], "Mask | None"]
-"""The mask after accepting these ids on top of the present state; None where they are not allowed."""
+_FEW = 8
+"""So many longer tokens that go on with one byte are tried one by one; of the others, one mask tells."""
 
 
-def forced_ids(forced: bytes, accepted: Sequence[int], vocabulary: Vocabulary, mask_after: MaskAfter) -> list[int]:
+class Ahead(Protocol):
+    """What a grammar says of ids further on."""
+
+    def allows(self, ids: Sequence[int]) -> bool:
+        """Whether these ids may come next, one after the other."""
+        ...
+
+    def mask_after(self, ids: Sequence[int]) -> Mask:
+        """The mask after these ids, which are allowed."""
+        ...
+
+
+def forced_ids(forced: bytes, accepted: Sequence[int], vocabulary: Vocabulary, ahead: Ahead) -> list[int]:
     """The ids that `forced` becomes after `accepted`, without those that must be held back."""
     text = _whole_characters(forced)
     ids = _spelled(text, accepted, vocabulary) if text else []
-    return ids[: _certain(ids, vocabulary, mask_after)]
+    return ids[: _certain(ids, vocabulary, ahead)] if ids and ahead.allows(ids) else []
 
 
 def _whole_characters(data: bytes) -> str:
@@ -51,18 +66,39 @@ def _spelled(text: str, accepted: Sequence[int], vocabulary: Vocabulary) -> list
     return vocabulary.encode(text)
 
 
-def _certain(ids: Sequence[int], vocabulary: Vocabulary, mask_after: MaskAfter) -> int:
-    """How many of `ids` no longer legal token could replace, whatever follows them."""
+def _certain(ids: Sequence[int], vocabulary: Vocabulary, ahead: Ahead) -> int:
+    """How many of `ids`, which are allowed, no longer legal token could replace, whatever follows them."""
     rest = b""
     certain = len(ids)
+    follows: dict[int, bool] = {}  # byte → whether it may follow the forced text
     for index in range(len(ids) - 1, -1, -1):
         rest = vocabulary.text_bytes[ids[index]] + rest
         longer = vocabulary.longer_than(rest)
-        if not len(longer):
-            if len(rest) > 64:
-                break
-            continue
-        mask = mask_after(ids[:index])
-        if mask is None or (mask[longer >> 5] >> (longer & 31) & 1).any():
-            certain = index
+        if longer:
+            groups = (group for byte, group in longer.items() if _may_follow(byte, ids, vocabulary, ahead, follows))
+            if _some_allowed(groups, ids[:index], ahead):
+                certain = index
+        elif len(rest) > 64:
+            break
     return certain
+
+
+def _may_follow(byte: int, ids: Sequence[int], vocabulary: Vocabulary, ahead: Ahead, known: dict[int, bool]) -> bool:
+    """Whether a text may go on with this byte after `ids`; True where no token is just this byte."""
+    if byte not in known:
+        single = vocabulary.single_byte(byte)
+        known[byte] = single is None or ahead.allows([*ids, single])
+    return known[byte]
+
+
+def _some_allowed(groups: Iterable[Sequence[int]], before: Sequence[int], ahead: Ahead) -> bool:
+    """Whether a token of these groups may come after `before`."""
+    rest: list[int] = []
+    for group in groups:
+        if any(ahead.allows([*before, token]) for token in group[:_FEW]):
+            return True
+        rest += group[_FEW:]
+    if not rest:
+        return False
+    mask, found = ahead.mask_after(before), np.asarray(rest)
+    return bool((mask[found >> 5] >> (found & 31) & 1).any())

@@ -7,6 +7,7 @@ No torch here.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -85,6 +86,12 @@ class _Core:
 
     def fill(self, row: Mask) -> None:
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+
+    def allows(self, ids: Sequence[int]) -> bool:
+        return bool(self._matcher.validate_tokens(list(ids)) == len(ids))
+
+    def mask_state(self) -> LLMatcher | None:
+        return None if self._matcher.is_stopped() else self._matcher
 
     def undo(self, count: int) -> None:
         if not self._matcher.rollback(count):

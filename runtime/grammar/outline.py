@@ -8,7 +8,7 @@ a grammar that needs more (a left-recursive one, thousands of keys) has no outli
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ...schema.grammar_ast import Bag, Foreign, Ref, Rules, Token
@@ -142,7 +142,8 @@ class Outline:
         OutlineError: no finite text is known.
     """
 
-    def __init__(self, rules: Rules, root: str) -> None:
+    def __init__(self, rules: Rules, root: str, pause: Callable[[], None] = lambda: None) -> None:
+        self._pause = pause
         self._rules = rules
         self._tokens: dict[Node, _Token] = {}
         self._cells: dict[tuple[int, int], _Cell] = {}
@@ -158,6 +159,7 @@ class Outline:
         self.start = self._place([(Ref(root), None)])
         self.longest = max((rest for node in rules.values() for rest in self._rests(node)), key=len, default="")
         """The longest text that may become necessary by beginning something."""
+        self._pause = lambda: None
         self.most_tokens: int | None = None
         """Its tokens, once they are counted (`closing.py`)."""
         self._walked: dict[tuple[object, str], Place] = {}
@@ -322,6 +324,7 @@ class Outline:
 
     def _rests(self, node: Node) -> Iterator[str]:
         """The shortest texts of what follows the beginning of a part."""
+        self._pause()
         if isinstance(node, (Token, Foreign)):
             yield self._shortest(node) or ""
         elif isinstance(node, Seq):
@@ -350,6 +353,7 @@ class Outline:
         if isinstance(item, Ref):
             return self._texts.get(item.name)
         if isinstance(item, (Token, Foreign, Chars)):
+            self._pause()
             return self._token(item if isinstance(item, Chars) else item.node).rest(0)
         if isinstance(item, Seq):
             return _joined([self._shortest(part) for part in item.items])

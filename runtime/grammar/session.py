@@ -7,7 +7,7 @@ them, forced text and errors are handled here, once, the same for both engines. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...errors import ConstraintError
 from .forced import forced_ids
@@ -26,6 +26,10 @@ class Core(Protocol):
 
     def fill(self, row: Mask) -> None:
         """Writes the mask, end tokens included exactly where the text may end (no change of state)."""
+        ...
+
+    def allows(self, ids: Sequence[int]) -> bool:
+        """Whether these text tokens may come next, one after the other (no change of state)."""
         ...
 
     def undo(self, count: int) -> None:
@@ -52,6 +56,10 @@ class Core(Protocol):
         """What broke inside the engine, if something did."""
         ...
 
+    def mask_state(self) -> Any:
+        """What `MaskPool` computes the mask of ahead; None where it cannot, or nothing more may be asked."""
+        ...
+
 
 class Session:
     """A `Matcher` (see `matcher.py`) over an engine's `Core`."""
@@ -75,7 +83,7 @@ class Session:
         if token_id in self._vocabulary.end_ids:
             self._ended = self._core.may_end()
             return self._ended
-        if not self._vocabulary.text_bytes[token_id]:
+        if not self._vocabulary.text_bytes[token_id] and token_id not in self._vocabulary.markers:
             return False
         if not self._core.consume(token_id):
             self._check_alive()
@@ -96,6 +104,27 @@ class Session:
         if self._held is not None and self._held[0] == len(self._accepted):
             self._keep_whole(row, self._held[1])
         self._check_alive(None if row.any() else "it allows no token although the text is not finished")
+
+    def mask_state(self) -> Any:
+        """The engine's state whose mask `fill_mask` will want; None where that needs no engine (`ahead.py`)."""
+        return None if self._ended else self._core.mask_state()
+
+    def allows(self, ids: Sequence[int]) -> bool:
+        """Whether these text tokens may come next, one after the other (no change of state)."""
+        return self._core.allows(ids)
+
+    def mask_after(self, ids: Sequence[int]) -> Mask:
+        """The mask after these tokens, which are allowed (no change of state)."""
+        done = 0
+        row = self._vocabulary.empty_mask()
+        try:
+            for token_id in ids:
+                done += self._core.consume(token_id)
+            self._core.fill(row)
+        finally:
+            if done:
+                self._core.undo(done)
+        return row
 
     def rollback(self, num_tokens: int) -> None:
         """Takes back the last accepted tokens, an end token included."""
@@ -130,7 +159,7 @@ class Session:
         forced = self._core.forced_bytes()
         if not forced:
             return []
-        ids = forced_ids(forced, self._accepted, self._vocabulary, self._mask_after)
+        ids = forced_ids(forced, self._accepted, self._vocabulary, self)
         self._held = None if ids else (len(self._accepted), forced)
         return ids
 
@@ -148,21 +177,7 @@ class Session:
     def _check_alive(self, problem: str | None = None) -> None:
         problem = self._core.error() or problem
         if problem is not None:
-            raise ConstraintError(f"the grammar cannot go on after {self._tail()!r}: {problem}")
-
-    def _mask_after(self, ids: Sequence[int]) -> Mask | None:
-        done = 0
-        try:
-            for token_id in ids:
-                if not self._core.consume(token_id):
-                    return None
-                done += 1
-            row = self._vocabulary.empty_mask()
-            self._core.fill(row)
-            return row
-        finally:
-            if done:
-                self._core.undo(done)
+            raise ConstraintError(f"the grammar cannot go on after {self._tail()!r}: {problem}", keyword="engine")
 
     def _tail(self) -> str:
         return b"".join(self._vocabulary.text_bytes[i] for i in self._accepted[-8:]).decode("utf-8", "replace")

@@ -8,12 +8,11 @@ No torch here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InvalidValueError
 from .matcher import Mask, mask_words
@@ -21,6 +20,7 @@ from .matcher import Mask, mask_words
 __all__ = ["Vocabulary"]
 
 _MOST_MASKS = 256
+_MOST_STARTS = 4096
 
 
 class Vocabulary:
@@ -56,6 +56,7 @@ class Vocabulary:
         self.special_ids = frozenset(special_ids) | self.end_ids
         self._hf_tokenizer = hf_tokenizer
         self._beginning: dict[bytes, Mask] = {}
+        self._longer: dict[bytes, Mapping[int, Sequence[int]]] = {}
         padded = [*token_bytes, *[b""] * (vocab_size - len(token_bytes))]
         self.names = tuple(padded)
         """What each id is called, special ones by their spelling."""
@@ -66,12 +67,27 @@ class Vocabulary:
         """A mask that allows nothing."""
         return np.zeros(mask_words(self.size), dtype=np.int32)
 
-    def longer_than(self, start: bytes) -> NDArray[np.int64]:
-        """The ids of tokens that begin with `start` and go on: a view, int64."""
+    def longer_than(self, start: bytes) -> Mapping[int, Sequence[int]]:
+        """The ids of tokens that begin with `start` and go on, by the byte with which they do."""
+        found = self._longer.get(start)
+        if found is None:
+            if len(self._longer) >= _MOST_STARTS:
+                self._longer.clear()
+            groups: dict[int, list[int]] = {}
+            for token_id in self._going_on(start):
+                groups.setdefault(self.text_bytes[token_id][len(start)], []).append(token_id)
+            found = self._longer[start] = groups
+        return found
+
+    def _going_on(self, start: bytes) -> list[int]:
         keys, ids = self._sorted
         low = bisect_right(keys, start)  # past `start` itself, which sorts before all that go on from it
         high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
         return ids[low:high]
+
+    def single_byte(self, byte: int) -> int | None:
+        """The id of the token that is this byte, if there is one."""
+        return self._by_bytes.get(bytes((byte,)))
 
     def beginning_mask(self, start: bytes) -> Mask:
         """The ids of tokens that begin with `start`, itself included."""
@@ -82,7 +98,7 @@ class Vocabulary:
             mask = self.empty_mask()
             words = mask.view(np.uint32)
             own = self._by_bytes.get(start)
-            for token_id in [*self.longer_than(start), *([] if own is None else [own])]:
+            for token_id in [*self._going_on(start), *([] if own is None else [own])]:
                 words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
             self._beginning[start] = mask
         return mask
@@ -107,11 +123,27 @@ class Vocabulary:
 
     @cached_property
     def tool_format(self) -> str:
-        """How this tokenizer's models write tool calls (`lang/schema/tool_calls.py`), by their markers."""
+        """How this tokenizer's models write tool calls (`lang/schema/tool_calls.py`), by their markers.
+
+        Those of Mistral with their ids, or with `:text` where they are no special tokens.
+        """
         names = set(self.names)
         if b"[TOOL_CALLS]" in names:
-            return "mistral"
+            form, markers = ("mistral11", self.markers) if b"[ARGS]" in names else ("mistral", self.markers[:1])
+            return ":".join([form, *map(str, markers)]) if len(markers) == 1 + (form != "mistral") else f"{form}:text"
         return "llama3" if b"<|python_tag|>" in names and b"<tool_call>" not in names else "hermes"
+
+    @cached_property
+    def tool_text_format(self) -> str:
+        """`tool_format` without special tokens: how the calls' text is written."""
+        form, _, markers = self.tool_format.partition(":")
+        return form if markers and markers != "text" else self.tool_format
+
+    @cached_property
+    def markers(self) -> tuple[int, ...]:
+        """The special tokens that a grammar may ask for: Mistral's `[TOOL_CALLS]` and `[ARGS]`."""
+        wanted = [self.names.index(name) for name in (b"[TOOL_CALLS]", b"[ARGS]") if name in self.names]
+        return tuple(i for i in wanted if i in self.special_ids)
 
     @cached_property
     def plain_mask(self) -> Mask:
@@ -173,9 +205,9 @@ class Vocabulary:
         return mine
 
     @cached_property
-    def _sorted(self) -> tuple[list[bytes], NDArray[np.int64]]:
+    def _sorted(self) -> tuple[list[bytes], list[int]]:
         pairs = sorted((text, i) for i, text in enumerate(self.text_bytes) if text)
-        return [text for text, _ in pairs], np.array([i for _, i in pairs], dtype=np.int64)
+        return [text for text, _ in pairs], [i for _, i in pairs]
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:

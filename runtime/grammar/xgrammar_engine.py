@@ -6,6 +6,7 @@ it: measured, it accepts eight shapes of schema that it then does not enforce. I
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import xgrammar
@@ -78,6 +79,17 @@ class _Core:
     def fill(self, row: Mask) -> None:
         self._matcher.fill_next_token_bitmask(row.reshape(1, -1), 0)
         self._clear_padding(row)
+
+    def allows(self, ids: Sequence[int]) -> bool:
+        done = 0
+        while done < len(ids) and self.consume(ids[done]):
+            done += 1
+        if done:
+            self.undo(done)
+        return done == len(ids)
+
+    def mask_state(self) -> None:
+        return None
 
     def undo(self, count: int) -> None:
         self._matcher.rollback(count)

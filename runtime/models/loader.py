@@ -1,4 +1,4 @@
-"""Fills a model's tensors from safetensors files, or with random numbers.
+"""Fills a model's tensors from safetensors files, from a `.gguf` file, or with random numbers.
 
 In: a model folder of the Hugging Face layout. Out: nothing; the model's tensors are filled in place, each straight to
 its part of a merged matrix on the device, converted to the model's dtype. Missing, extra, misshapen and damaged
@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ...errors import WeightsError
+from ..gguf_pointer import POINTER
 from .decoder import CausalLM
 
 __all__ = ["load_weights", "random_weights", "weight_files"]
@@ -26,11 +27,16 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def load_weights(model: CausalLM, path: Path) -> None:
-    """Fills the model from the safetensors files of `path`.
+    """Fills the model from the safetensors files of `path`, or from the `.gguf` file whose folder it is.
 
     Raises:
         WeightsError: no files, a damaged one, or a tensor that is missing, extra, twice there or misshapen.
     """
+    if (path / POINTER).is_file():
+        from .gguf_weights import load_gguf  # few models need the gguf package
+
+        load_gguf(model, path)
+        return
     places = model.places()
     found: dict[str, str] = {}
     for file, listed in weight_files(path).items():

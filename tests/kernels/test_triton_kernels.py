@@ -198,6 +198,22 @@ def test_sample_tokens(settings: dict[str, float], masked: bool) -> None:
         assert found.tolist() == reference.sample_tokens(*inputs).tolist()
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_sample_tokens_of_given_rows(dtype: torch.dtype) -> None:
+    logits = _random(6, 500) * 3
+    rows = torch.tensor([5, 0, 0, 3], dtype=dtype, device=DEVICE)
+    masks = torch.full((1, 16), 0x0F0F0F0F, dtype=torch.int32, device=DEVICE)
+    settings = [torch.full((4,), value, device=DEVICE) for value in (0.8, 0.9, 0.0)]
+    numbers = torch.tensor([0.1, 0.5, 0.99, 0.3], dtype=torch.float64, device=DEVICE)
+    mask_of = torch.tensor([-1, 0, -1, 0], dtype=torch.int32, device=DEVICE)
+    top_k = torch.zeros(4, dtype=torch.int32, device=DEVICE)
+    inputs = (settings[0], top_k, settings[1], settings[2], numbers, masks, mask_of, 500)
+    wanted = reference.sample_tokens(logits[rows.long()], *inputs).tolist()
+    assert KERNELS["sample_tokens"].triton()(logits, *inputs, rows).tolist() == wanted
+    assert reference.sample_tokens(logits, *inputs, rows).tolist() == wanted
+    assert [token % 8 < 4 for token in (wanted[1], wanted[3])] == [True, True]
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 def test_logprobs_of(dtype: torch.dtype, tolerance: float) -> None:
     logits = _random(5, 300, dtype=dtype) * 4

@@ -74,18 +74,27 @@ def test_a_prefix_and_a_list_with_separators() -> None:
 CALLS = {
     "hermes": '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>',
     "llama3": '{"name": "weather", "parameters": {"city": "Rome", "days": 2}}',
-    "mistral": '[{"name": "weather", "arguments": {"city": "Rome", "days": 2}}]',
+    "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Rome", "days": 2}}]',
+    "mistral11": '[TOOL_CALLS]weather[ARGS]{"city": "Rome", "days": 2}',
 }
-MARKERS = {"hermes": b"<tool_call>", "llama3": b"<|python_tag|>", "mistral": b"[TOOL_CALLS]"}
+MARKERS = {
+    "hermes": [b"<tool_call>"],
+    "llama3": [b"<|python_tag|>"],
+    "mistral": [b"[TOOL_CALLS]"],
+    "mistral11": [b"[TOOL_CALLS]", b"[ARGS]"],
+}
 
 
+@pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("form", FORMATS)
-def test_tool_calls_in_the_format_of_the_model(form: str) -> None:
+def test_tool_calls_in_the_format_of_the_model(form: str, special: bool) -> None:
     made = Constraint.tools(
         [weather, Person, {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}]
     )
-    tokens = [*(bytes([byte]) for byte in range(256)), b"<end>", MARKERS[form]]
-    compiler = GrammarCompiler(tokens, vocab_size=258, end_ids={256}, special_ids={257})
+    tokens = [*(bytes([byte]) for byte in range(256)), b"<end>", *MARKERS[form]]
+    compiler = GrammarCompiler(
+        tokens, vocab_size=len(tokens), end_ids={256}, special_ids={257, 258} if special else set()
+    )
     assert allowed(compiler, made, CALLS[form])
     assert not allowed(compiler, made, CALLS[form].replace("city", "town"))
     assert not allowed(compiler, made, CALLS[form].replace("Rome", '"'))
@@ -96,8 +105,46 @@ def test_tool_calls_in_the_format_of_the_model(form: str) -> None:
 
 
 def allowed(compiler: GrammarCompiler, made: Constraint, text: str) -> bool:
+    """Whether the masks let the text come, each special marker as its token, and any number of times."""
+    ids: list[int] = []
+    markers = {257 + i: name.decode() for i, name in enumerate(compiler.vocabulary.names[257:])}
+    special = {i: name for i, name in markers.items() if i in compiler.vocabulary.markers}
+    while text:
+        marker = next((i for i, name in special.items() if text.startswith(name)), None)
+        ids += list(text[0].encode()) if marker is None else [marker]
+        text = text[1:] if marker is None else text.removeprefix(special[marker])
     matcher = compiler.compile(made).matcher()
-    return all(map(matcher.accept, text.encode())) and matcher.is_complete()
+    row = compiler.vocabulary.empty_mask()
+    for token_id in ids:
+        matcher.fill_mask_within(row, 400)  # type: ignore[attr-defined]
+        forced = matcher.forced_tokens()
+        if not row[token_id >> 5] >> (token_id & 31) & 1 or not matcher.accept(token_id):
+            return False
+        assert not forced or not special or forced[0] == token_id
+    return matcher.is_complete()
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (
+            "mistral",
+            '[TOOL_CALLS] [{"name": "Person", "arguments": {"name": "x"}}, {"name": "Person", "arguments": {}}]',
+        ),
+        ("mistral11", '[TOOL_CALLS]Person[ARGS]{"name": "x"}[TOOL_CALLS]Person[ARGS]{}'),
+        ("mistral11", 'Person{"name": "x"}Person{}'),
+        (
+            "llama3",
+            '<|python_tag|>{"name": "Person", "parameters": {"name": "x"}}; {"name": "Person", "parameters": {}}',
+        ),
+    ],
+)
+def test_calls_are_read_with_their_markers_or_without(form: str, text: str) -> None:
+    tool = {"name": "Person", "parameters": {"properties": {"name": {"type": "string"}}}}
+    assert [call.arguments for call in calls_of(text, [tool_of(tool)])] == [{"name": "x"}, {}]
+    for wrong in ("Person", "PersonPerson{}", "nobody{}", "Person[ARGS]x"):
+        with pytest.raises(OutputValidationError):
+            calls_of(wrong, [tool_of(tool)])
 
 
 def test_several_calls_and_their_values() -> None:

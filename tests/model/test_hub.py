@@ -20,7 +20,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from radicel.errors import ModelNotFoundError, UnsupportedError, UnsupportedModelError, WeightsError
+from radicel.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
 from radicel.runtime import hub, wheel_fetch
 from radicel.runtime.gguf_convert import convert
 from tokenizers import Tokenizer
@@ -368,11 +368,6 @@ def test_unknown_models_say_what_would_work(name: str | Path, home: Path) -> Non
         ModelNotFoundError, match=r"neither a local folder, nor a hub id .*smollm2-135m-instruct.*`radicel pull`"
     ):
         hub.resolve(name)
-
-
-def test_a_gguf_file_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"some/model\.gguf.*Hugging Face layout"):
-        hub.resolve("some/model.gguf")
 
 
 def hub_cache(folder: Path, *files: str) -> Path:

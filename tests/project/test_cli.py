@@ -364,12 +364,24 @@ def test_run_reads_arguments_by_their_types(
     assert messages[0]["content"] == f"How many legs has a {shown}"
 
 
+def test_a_file_s_name_in_the_place_of_its_text_is_told(program: str, tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "animal.txt"
+    file.write_text("from a file")
+    assert cli.main(["run", f"{program}:count", "-a", f"animal={file}", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert str(file) in json.loads(out)["messages"][0]["content"]
+    assert err == f"radicel: -a animal={file} is that name itself; -a animal=@{file} is the text of the file\n"
+    assert cli.main(["run", f"{program}:count", "-a", f"animal={'x.' * 5000}"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 RUN_ERRORS = [
     ("no/such.py", [], "no file no/such.py"),
     ("{program}", [], "has no program 'main'; programs in it: count, measure, broken"),
     ("{program}:fly", [], "has no program 'fly'"),
     ("{program}:count", [], "count: missing a required argument: 'animal' (parameters: animal, times"),
     ("{program}:count", ["-a", "animal=x", "-a", "wings=2"], "got an unexpected keyword argument 'wings'"),
+    ("{program}:count", ["-a", "animals=x"], "got an unexpected keyword argument 'animals'"),
     ("{program}:count", ["-a", "animal=x", "-a", "animal=y"], "-a animal=… is given twice"),
     ("{program}:count", ["-a", "animal=x", "-a", "times=many"], "-a times='many' is not of type int"),
     ("{program}:count", ["-a", "animal=@gone.txt"], "no file gone.txt"),

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pages
 import pytest
 
 PAGES = pages.pages()
-RUN = [
-    pytest.param(name, marks=[pytest.mark.model] if pages.needs_model(page) else [])
-    for name, page in PAGES.items()
-    if pages.runs(page)
-]
+
+
+def _params(steps: Callable[[Path], object]) -> list[Any]:
+    return [
+        pytest.param(name, marks=[pytest.mark.model] if pages.needs_model(page) else [])
+        for name, page in PAGES.items()
+        if steps(page)
+    ]
+
+
+PYTHON, COMMANDS = _params(pages.python_steps), _params(pages.command_steps)
 ENVIRONMENT = {"PYTHONWARNINGS": "default", "COLUMNS": "120", "NO_COLOR": "1"}
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_the_pages_programs_do_what_it_says(name: str, tmp_path: Path) -> None:
-    page = PAGES[name]
-    for file, text in pages.files(page).items():
-        (tmp_path / file).write_text(text, encoding="utf-8")
-    steps = pages.python_steps(page)
-    if steps:
-        printed = pages.run_python([code for code, _ in steps], tmp_path, ENVIRONMENT)
-        for said, shown in zip(steps, printed, strict=True):
-            assert said[1] in (None, shown), f"{name} says that\n{said[0]}prints\n{said[1]}and it prints\n{shown}"
-    for words, expected in pages.command_steps(page):
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pages.Printed]:
+    """What a page's Python blocks print: of all pages that need a model, or of all others, at the first question."""
+
+    @functools.cache
+    def of_all(needs_model: bool) -> dict[str, pages.Printed]:
+        folder = tmp_path_factory.mktemp("pages")
+        chosen = {name: page for name, page in PAGES.items() if pages.needs_model(page) == needs_model}
+        codes = {name: [code for code, _ in pages.python_steps(page)] for name, page in chosen.items()}
+        codes = {name: steps for name, steps in codes.items() if steps}
+        for number, name in enumerate(codes):
+            pages.write_files(PAGES[name], folder / str(number))
+        return pages.run_python(codes, folder, ENVIRONMENT)
+
+    return lambda name: of_all(pages.needs_model(PAGES[name]))[name]
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_page_s_blocks_print_what_it_says(name: str, printed: Callable[[str], pages.Printed]) -> None:
+    steps, found = pages.python_steps(PAGES[name]), printed(name)
+    for (code, said), shown in zip(steps, found.texts):
+        assert said in (None, shown), f"{name} says that\n{code}prints\n{said}and it prints\n{shown}"
+    assert found.error is None, f"{name}\n{found.error}"
+    assert len(found.texts) == len(steps)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_s_commands_print_what_it_says(name: str, tmp_path: Path) -> None:
+    pages.write_files(PAGES[name], tmp_path)
+    for words, said in pages.command_steps(PAGES[name]):
         shown = pages.run_words(words, tmp_path, ENVIRONMENT)
-        assert expected in (None, shown)
+        assert said in (None, shown), f"{name} says that {words} prints\n{said}and it prints\n{shown}"
 
 
 @pytest.mark.parametrize("name", PAGES)

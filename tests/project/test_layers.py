@@ -19,6 +19,7 @@ CONTRACTS = {
     "radicel.errors": "the tree of exceptions",
     "radicel.graph": "what a batch shares",
     "radicel.prompt": "what stands before",
+    "radicel.retries": "tries once more what failed its check: the same for programs and direct calls",
     "radicel.sampling": "how to continue",
     "radicel.schema": "types, schemas and their values",
     "radicel.stops": "where a text ends: the same for the mock and the runtime",
@@ -30,7 +31,7 @@ LAZY = {
         f"radicel.cli.{word}": "commands that need the runtime import it when they run"
         for word in ("bench", "chat", "env", "explain", "models", "pull", "run")
     },
-    "radicel.testing": "accepts() asks the runtime's own masks",
+    "radicel.accepts": "accepts() asks the runtime's own masks",
 }
 """Language modules that may import the runtime, inside functions only."""
 

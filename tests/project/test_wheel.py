@@ -63,6 +63,7 @@ def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     }
     assert packed == expected
     assert "radicel/py.typed" in names
+    assert {f"radicel/seeing/page/page.{kind}" for kind in ("css", "js")} <= set(names)
     assert {name.split("/")[0] for name in names} == {"radicel", f"radicel-{VERSION[1]}.dist-info" if VERSION else ""}
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -16,9 +18,21 @@ BENCH = ROOT / "examples" / "bench"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a module of the benchmarks' folder."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return __import__
+    """Imports a module of the driver."""
+    monkeypatch.syspath_prepend(str(BENCH / "workloads"))
+    monkeypatch.setattr(sys, "path", [str(BENCH / "workloads"), *sys.path])  # the driver replaces the first entry
+
+    def load(name: str) -> Any:
+        if name != "gpu":
+            return importlib.import_module(name)
+        spec = importlib.util.spec_from_file_location("radicel_bench_gpu", BENCH / "gpu.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 def drive(folder: Path, model: Path, *arguments: str) -> dict[str, Any]:

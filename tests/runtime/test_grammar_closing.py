@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from radicel.accepts import _byte_compiler
 from radicel.constraint import Constraint
 from radicel.runtime.grammar import GrammarCompiler, mask_words
 from radicel.runtime.grammar.closing import ClosingMatcher
 from radicel.runtime.grammar.outline import Outline
 from radicel.schema.constraint_rules import constraint_rules
-from radicel.testing import _byte_compiler
 
 PERSON = {
     "type": "object",

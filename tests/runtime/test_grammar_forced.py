@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from radicel.constraint import Constraint
-from radicel.runtime.grammar import GrammarCompiler, Matcher
+from radicel.runtime.grammar import GrammarCompiler, Mask, Matcher, mask_words
 from radicel.runtime.grammar.forced import forced_ids
 from radicel.runtime.grammar.vocabulary import Vocabulary
 
@@ -104,15 +106,24 @@ def test_the_context_decides_the_spelling() -> None:
             ids = super().encode(text)
             return ids if "ab" not in text else [*super().encode(text.split("ab")[0]), 256]
 
+    class Anything:
+        """A grammar that allows every text."""
+
+        def allows(self, ids: Sequence[int]) -> bool:
+            return True
+
+        def mask_after(self, ids: Sequence[int]) -> Mask:
+            return np.full(mask_words(258), -1, np.int32)
+
     tokens = [*(bytes([byte]) for byte in range(256)), b"ab"]
     vocabulary = Merging(tokens, vocab_size=258, end_ids={257})
     # The accepted "a" stays as sampled; what is forced after it is then encoded on its own.
-    assert forced_ids(b"b", [ord("a")], vocabulary, lambda ids: vocabulary.empty_mask()) == [ord("b")]
+    assert forced_ids(b"b", [ord("a")], vocabulary, Anything()) == [ord("b")]
 
 
 @pytest.mark.model
 def test_forced_ids_are_what_the_tokenizer_gives(model_dir: Any) -> None:
-    from radicel.testing import _compiler
+    from radicel.accepts import _compiler
     from transformers import AutoTokenizer
 
     hf = AutoTokenizer.from_pretrained(model_dir)

@@ -76,11 +76,6 @@ def files(page: Path) -> dict[str, str]:
     return {block.title: block.text for block in blocks(page) if block.title}
 
 
-def runs(page: Path) -> bool:
-    """Whether something of the page is run."""
-    return bool(python_steps(page) or command_steps(page))
-
-
 def needs_model(page: Path) -> bool:
     """Whether the page's programs ask the embedded model."""
     run = [block.text for block in blocks(page) if block.language in ("python", "sh")]
@@ -110,14 +105,41 @@ def command_steps(page: Path) -> list[tuple[list[str], str | None]]:
     return steps
 
 
-def run_python(steps: Sequence[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """Runs the codes one after another in one new process and returns what each printed."""
-    for number, code in enumerate(steps):
-        (folder / f"block{number}").mkdir()
-        (folder / f"block{number}" / "program.py").write_text(code, encoding="utf-8")
-    run_words([sys.executable, __file__, str(len(steps))], folder, environment)
-    printed: list[str] = json.loads((folder / "printed.json").read_text(encoding="utf-8"))
-    return [text.replace(f"{folder}/block{number}/", "") for number, text in enumerate(printed)]
+def run_python(codes: Mapping[str, Sequence[str]], folder: Path, environment: Mapping[str, str]) -> dict[str, Printed]:
+    """Runs the codes of pages in one new process and returns what each code printed, by page.
+
+    Every page has a folder below this one, which is where its codes run, one after another in one namespace. Pages
+    share the process, so that what they import is loaded once.
+    """
+    for number, page in enumerate(codes):
+        for step, code in enumerate(codes[page]):
+            (folder / str(number) / f"block{step}").mkdir(parents=True)
+            (folder / str(number) / f"block{step}" / "program.py").write_text(code, encoding="utf-8")
+    run_words([sys.executable, __file__, *(str(len(steps)) for steps in codes.values())], folder, environment)
+    results = json.loads((folder / "printed.json").read_text(encoding="utf-8"))
+    return {
+        page: Printed([_without_paths(text, folder / str(number)) for text in printed], error)
+        for number, (page, (printed, error)) in enumerate(zip(codes, results, strict=True))
+    }
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a page's codes printed, and the traceback of the one that raised, if one did."""
+
+    texts: list[str]
+    error: str | None
+
+
+def _without_paths(text: str, folder: Path) -> str:
+    return re.sub(re.escape(f"{folder}/") + r"block\d+/", "", text)
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """Writes the files that the page has its reader write."""
+    folder.mkdir(exist_ok=True)
+    for name, text in files(page).items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def run_words(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
@@ -125,30 +147,47 @@ def run_words(words: Sequence[str], folder: Path, environment: Mapping[str, str]
     programs = {"python": [], "radicel": ["-m", "radicel.cli"], "pytest": ["-m", "pytest", "-p", "no:cacheprovider"]}
     command = [sys.executable, *programs[words[0]], *words[1:]] if words[0] in programs else list(words)
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **environment}, timeout=120
+        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **environment}, timeout=280
     )
     assert done.returncode == 0, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     assert "Traceback" not in done.stderr
     return done.stdout
 
 
-def _main(count: int) -> None:
-    """In the new process: every block in one namespace, what each prints into a file."""
+def _main(counts: Sequence[int]) -> None:
+    """In the new process: page after page; what each code printed goes into a file."""
+    results = [_run_page(Path(str(number)).resolve(), count) for number, count in enumerate(counts)]
+    Path("printed.json").write_text(json.dumps(results), encoding="utf-8")
+
+
+def _run_page(folder: Path, count: int) -> tuple[list[str], str | None]:
     import contextlib
     import io
+    import traceback
     import types
 
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module  # where types are looked up by name
-    printed = []
-    for number in range(count):
-        path = Path(f"block{number}", "program.py").resolve()
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown):
-            exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
-        printed.append(shown.getvalue())
-    Path("printed.json").write_text(json.dumps(printed), encoding="utf-8")
+    module = sys.modules["__main__"] = types.ModuleType("__main__")  # where types are looked up by name
+    printed: list[str] = []
+    known = set(sys.modules)
+    back = os.getcwd()
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        for number in range(count):
+            path = folder / f"block{number}" / "program.py"
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
+            printed.append(shown.getvalue())
+    except Exception:
+        return printed, traceback.format_exc()
+    finally:
+        os.chdir(back)
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - known:  # the files of one page are not those of the next
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+                del sys.modules[name]
+    return printed, None
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]))
+    _main([int(word) for word in sys.argv[1:]])

@@ -16,7 +16,17 @@ from radicel.runtime.batch import RowUpdate, SampleBatch, StepBatch
 from radicel.runtime.model_runner import ModelRunner
 from radicel.runtime.models import CausalLM
 
-__all__ = ["Agreement", "Steps", "measure"]
+__all__ = [
+    "GREEDY",
+    "KINDS",
+    "Agreement",
+    "Steps",
+    "greedy_rows",
+    "measure",
+    "our_logits",
+    "same_greedy",
+    "their_logits",
+]
 
 IDS: list[int] = torch.randint(0, 268, (150,), generator=torch.Generator().manual_seed(3)).tolist()
 PREFIX = 100
@@ -24,32 +34,35 @@ FORKS = 6
 GREEDY = 24
 
 
+KINDS = ("prefill", "chunks", "decode", "forks")
+"""The ways to cut texts into steps: 150 tokens in one step; in chunks of 7 and of 64; the last 30 one by one; forks, 6
+sequences over one prefix of 100 tokens, each with a prompt of its own length in one step, then three tokens one by one.
+"""
+
+Logits = dict[str, torch.Tensor]
+"""float32 [rows, vocab] on the CPU, of each kind."""
+
+
 @dataclass(frozen=True)
 class Agreement:
-    """Largest absolute difference of a logit, by kind of step, and how many of `GREEDY` tokens are the same.
+    """Ours against transformers'.
 
     Attributes:
-        prefill: 150 tokens in one step.
-        chunks: the same in chunks of 7 and of 64.
-        decode: the last 30 of them one by one.
-        forks: 6 sequences over one prefix of 100 tokens, each with a prompt of its own, then three tokens one by one.
+        apart: the largest absolute difference of a logit, by kind of step.
         scale: root mean square of transformers' logits, to judge the differences by.
-        greedy: tokens that equal those of transformers' `generate`.
+        greedy: how many of `GREEDY` tokens equal those of transformers' `generate`, from the first on.
     """
 
-    prefill: float
-    chunks: float
-    decode: float
-    forks: float
+    apart: dict[str, float]
     scale: float
     greedy: int
 
     @property
     def worst(self) -> float:
         """The largest difference of all."""
-        return max(self.prefill, self.chunks, self.decode, self.forks)
+        return max(self.apart.values())
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
@@ -57,9 +70,9 @@ class Agreement:
 class Steps:
     """Page-table rows of a runner, without an engine. Slots are handed out in random order."""
 
-    def __init__(self, model: CausalLM, context: int) -> None:
-        self.runner = ModelRunner(model, kv_slots=1200, num_rows=12, context_length=context)
-        self._free = (np.random.default_rng(0).permutation(1199) + 1).tolist()
+    def __init__(self, model: CausalLM, context: int, slots: int = 1200, rows: int = 12) -> None:
+        self.runner = ModelRunner(model, kv_slots=slots, num_rows=rows, context_length=context)
+        self._free = (np.random.default_rng(0).permutation(slots - 1) + 1).tolist()
         self._slots: dict[int, list[int]] = {}
         self._updates: list[RowUpdate] = []
 
@@ -105,28 +118,53 @@ class Steps:
         new = list(prompt)
         for _ in range(count):
             output = self.feed([(row, new)], last=True)
-            new = self.runner.sample(output, _greedy_row()).read().token_ids
+            new = self.runner.sample(output, greedy_rows(1)).read().token_ids
             found += new
         return found
 
 
 def measure(model: CausalLM, theirs: Any, context: int) -> Agreement:
     """Compares `model` with transformers' model `theirs`, in texts of up to `context` tokens."""
+    found, wanted = our_logits(model, context), their_logits(theirs, context)
+    return Agreement(
+        apart={kind: _apart(found[kind], wanted[kind]) for kind in KINDS},
+        scale=float(wanted["prefill"].square().mean().sqrt()),
+        greedy=same_greedy(model, theirs, context),
+    )
+
+
+def our_logits(model: CausalLM, context: int) -> Logits:
+    """What our model gives, cut into steps in every way."""
     ids = IDS[:context]
-    prefix = min(PREFIX, context - 16)
-    wanted = _wanted(theirs, ids)
-    chunks = [_chunked(Steps(model, context), ids, size) for size in (7, 64)]
     decode = Steps(model, context)
     decode.feed([(0, ids[:-30])])
-    singles = torch.cat([decode.logits([(0, [token])]) for token in ids[-30:]])
-    return Agreement(
-        prefill=_apart(Steps(model, context).logits([(3, ids)]), wanted),
-        chunks=max(_apart(found, wanted) for found in chunks),
-        decode=_apart(singles, wanted[-30:]),
-        forks=_forks(Steps(model, context), theirs, ids[:prefix]),
-        scale=float(wanted.square().mean().sqrt()),
-        greedy=_same_greedy(Steps(model, context), theirs, ids[: prefix - 10]),
-    )
+    singles = [decode.logits([(0, [token])]) for token in ids[-30:]]
+    return {
+        "prefill": Steps(model, context).logits([(3, ids)]),
+        "chunks": torch.cat([_chunked(Steps(model, context), ids, size) for size in (7, 64)]),
+        "decode": torch.cat(singles),
+        "forks": _forks(Steps(model, context), _prefix(context)),
+    }
+
+
+def their_logits(theirs: Any, context: int) -> Logits:
+    """The same rows by transformers, each text whole."""
+    prefix, rows = _prefix(context), _wanted(theirs, IDS[:context])
+    return {
+        "prefill": rows,
+        "chunks": torch.cat([rows, rows]),
+        "decode": rows[-30:],
+        "forks": torch.cat([_wanted(theirs, [*prefix, *tail])[len(prefix) :] for tail in _tails()]),
+    }
+
+
+def _prefix(context: int) -> list[int]:
+    return IDS[: min(PREFIX, context - 16)]
+
+
+def _tails() -> list[list[int]]:
+    """What follows the prefix: prompts of different lengths, and three tokens more."""
+    return [IDS[fork * 13 : fork * 13 + 2 + fork + 3] for fork in range(FORKS)]
 
 
 def _apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -144,24 +182,24 @@ def _chunked(steps: Steps, ids: Sequence[int], size: int) -> torch.Tensor:
     return torch.cat([steps.logits([(1, ids[i : i + size])]) for i in range(0, len(ids), size)])
 
 
-def _forks(steps: Steps, theirs: Any, prefix: Sequence[int]) -> float:
+def _forks(steps: Steps, prefix: Sequence[int]) -> torch.Tensor:
+    tails = _tails()
     steps.feed([(0, prefix)])
-    tails = [IDS[fork * 13 : fork * 13 + 2 + fork + 3] for fork in range(FORKS)]
     for row, _ in enumerate(tails, 1):
         steps.fork(row, 0)
-    # The prompts differ in length, and are computed in one step; then every fork gets three single tokens.
     cuts = [tail[:-3] for tail in tails]
-    found = [list(part) for part in steps.logits(list(enumerate(cuts, 1))).split([len(cut) for cut in cuts])]
+    found = [[part] for part in steps.logits(list(enumerate(cuts, 1))).split([len(cut) for cut in cuts])]
     for back in (3, 2, 1):
-        row_logits = steps.logits([(row, [tail[-back]]) for row, tail in enumerate(tails, 1)])
-        for fork, logits in enumerate(row_logits):
+        rows = steps.logits([(row, [tail[-back]]) for row, tail in enumerate(tails, 1)])
+        for fork, logits in enumerate(rows.split(1)):
             found[fork].append(logits)
-    wanted = [_wanted(theirs, [*prefix, *tail])[len(prefix) :] for tail in tails]
-    return max(_apart(torch.stack(ours), rows) for ours, rows in zip(found, wanted))
+    return torch.cat([part for parts in found for part in parts])
 
 
-def _same_greedy(steps: Steps, theirs: Any, prompt: Sequence[int]) -> int:
-    count = min(GREEDY, steps.runner.context_length - len(prompt))
+def same_greedy(model: CausalLM, theirs: Any, context: int) -> int:
+    """How many of `GREEDY` tokens are the same, from the first on."""
+    prompt = _prefix(context)[:-10]
+    count = min(GREEDY, context - len(prompt))
     ids = torch.tensor([prompt], device=theirs.device)
     with torch.inference_mode():
         wanted = theirs.generate(
@@ -172,27 +210,28 @@ def _same_greedy(steps: Steps, theirs: Any, prompt: Sequence[int]) -> int:
             min_new_tokens=count,
             pad_token_id=0,
         )[0, len(prompt) :].tolist()
-    found = steps.greedy(5, prompt, count)
+    found = Steps(model, context).greedy(5, prompt, count)
     return next((i for i, pair in enumerate(zip(found, wanted)) if pair[0] != pair[1]), count) + GREEDY - count
 
 
-def _greedy_row() -> SampleBatch:
-    zero, none = np.zeros(1, np.int64), np.empty(0, np.int64)
+def greedy_rows(count: int) -> SampleBatch:
+    """The most likely token of each of the first `count` logit rows."""
+    zeros, none = np.zeros(count, np.int64), np.empty(0, np.int64)
     return SampleBatch(
-        rows=zero,
-        temperature=np.zeros(1, np.float32),
-        top_p=np.ones(1, np.float32),
-        min_p=np.zeros(1, np.float32),
-        top_k=np.zeros(1, np.int32),
-        seed=zero,
-        sample_index=zero,
-        draw_index=zero,
+        rows=np.arange(count),
+        temperature=np.zeros(count, np.float32),
+        top_p=np.ones(count, np.float32),
+        min_p=np.zeros(count, np.float32),
+        top_k=np.zeros(count, np.int32),
+        seed=zeros,
+        sample_index=zeros,
+        draw_index=zeros,
         masks=None,
         mask_rows=none,
         penalties=(),
         logit_bias={},
-        want_logprobs=np.zeros(1, np.bool_),
-        top_logprobs=np.zeros(1, np.int32),
+        want_logprobs=np.zeros(count, np.bool_),
+        top_logprobs=np.zeros(count, np.int32),
         query_rows=none,
         query_ids=none,
         query_top=np.empty(0, np.int32),

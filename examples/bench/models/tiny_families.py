@@ -246,7 +246,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def make_checkpoint(name: str, folder: Path, seed: int = 0) -> Any:
+def make_checkpoint(name: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
     """Writes the checkpoint of a family into `folder` and returns its transformers model, float32.
 
     Biases, norms and routers are random, too: at their usual first values (0 and 1) a mistake would not show.
@@ -254,7 +254,7 @@ def make_checkpoint(name: str, folder: Path, seed: int = 0) -> Any:
     import transformers
 
     family = FAMILIES[name]
-    fields = {**SIZES, **family.fields}
+    fields = {**SIZES, **family.fields, **overrides}
     config = getattr(transformers, family.config)(**fields)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)

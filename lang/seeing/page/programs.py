@@ -200,7 +200,7 @@ def _facts(node: NodeCost) -> Html:
         ("prompt", f"{node.prompt_tokens:,}"),
         ("cached", f"{node.cached_tokens:,}"),
         *((f"computed, {reason}", f"{count:,}") for reason, count in node.computed.items()),
-        ("generated", f"{node.generated_tokens:,}"),
+        ("generated", f"{node.generated_tokens:,}" if node.kind == "gen" else ""),
         ("forced", f"{node.forced_tokens:,}" if node.forced_tokens else ""),
         ("waited", _time(node.waited_s)),
         ("prefill" if node.kind == "gen" else "scored", _time(node.prefill_s)),

@@ -47,7 +47,9 @@ class Radicel:
 
     def gen(self, prompts: list[Ids], max_new: int, schema: dict[str, Any] | None = None) -> list[tuple[Ids, int]]:
         """For each prompt its output ids and how many prompt tokens came from the cache."""
-        asked: dict[str, Any] = {"json_schema": schema} if schema is not None else {"ignore_eos": True}
+        asked: dict[str, Any] = {"ignore_eos": True}
+        if schema is not None:  # too long for the budget on purpose: cut, as the peers cut it
+            asked = {"json_schema": schema, "on_budget": "truncate"}
         results = self.runtime.generate(prompts, temperature=0, max_tokens=max_new, **asked)
         return [(list(result.token_ids), result.meta.cached_tokens) for result in results]
 

@@ -1,0 +1,42 @@
+"""Work that gives up when it takes too long for where it runs.
+
+In: a limit for the calling thread. Out: `TooLongError` from `check`, which long loops call, once the limit has passed.
+Nothing is half done then: whoever set the limit runs the work again elsewhere (`apart.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+__all__ = ["TooLongError", "check", "limited"]
+
+
+class TooLongError(Exception):
+    """The work has used up its time."""
+
+
+class _Local(threading.local):
+    end: float | None = None
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Gives this thread so many seconds of the processor."""
+    before, _local.end = _local.end, time.thread_time() + seconds
+    try:
+        yield
+    finally:
+        _local.end = before
+
+
+def check() -> None:
+    """Raises `TooLongError` where this thread's time is used up."""
+    end = _local.end
+    if end is not None and time.thread_time() > end:
+        raise TooLongError

@@ -1,0 +1,215 @@
+"""Long compiling is done in another process, is killed there in time, and holds no step up."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from radicel.constraint import Constraint
+from radicel.errors import ConstraintError
+from radicel.runtime.grammar import GrammarCompiler
+from radicel.runtime.grammar.outline import Outline
+from radicel.schema import apart, hurry
+from radicel.schema.constraint_rules import constraint_lark, constraint_rules, rules_in_turns
+from radicel.schema.front import _normal_form
+from radicel.schema.shortest import shortest_bytes
+from radicel.testing import accepts
+
+BYTES = [bytes([byte]) for byte in range(256)]
+
+
+@pytest.fixture
+def engine() -> Iterator[GrammarCompiler]:
+    """A compiler that says that an engine runs."""
+    made = GrammarCompiler(BYTES, vocab_size=257, end_ids={256})
+    made.submit(Constraint.regex("a")).result(timeout=60)
+    yield made
+    made.close()
+
+
+def hard_schema(size: int = 400) -> dict[str, Any]:
+    """A schema whose reading takes long: each key with a pattern, a length and values of its own."""
+    kinds: list[Callable[[int], dict[str, Any]]] = [
+        lambda i: {"type": "string", "pattern": f"^[a-z]{{{i % 9 + 1},40}}-[0-9]+$", "maxLength": 90 + i % 7},
+        lambda i: {"type": "number", "minimum": i * 1.25, "maximum": i * 7.75 + 1},
+        lambda i: {"enum": [f"value {i} {j}" for j in range(12)]},
+        lambda i: {"type": "array", "items": {"type": "object", "properties": {f"n{i}": {"type": "integer"}}}},
+    ]
+    return {"type": "object", "properties": {f"key{i}": kinds[i % 4](i) for i in range(size)}}
+
+
+def test_without_an_engine_everything_is_done_in_place() -> None:
+    assert apart._pool.users == 0
+    assert apart.run(os.getpid, 1_000_000) == os.getpid()
+
+
+def test_large_work_is_done_in_another_process_which_is_kept(engine: GrammarCompiler) -> None:
+    assert apart.run(os.getpid, 10) == os.getpid()
+    first = apart.run(os.getpid, 1_000_000)
+    assert first != os.getpid()
+    assert apart.run(os.getpid, 1_000_000) == first
+
+
+def test_work_that_turns_out_long_moves_to_another_process(engine: GrammarCompiler) -> None:
+    texts = [{"anyOf": [{"pattern": f"^[a-z]*{a}{b}"} for b in "uvwxyz"]} for a in "abcd"]
+    source = json.dumps({"type": "object", "properties": {"text": {"type": "string", "allOf": texts[:3]}}})
+    assert len(source) < 4_000
+    with pytest.raises(hurry.TooLongError), hurry.limited(0.002):
+        _normal_form(source, None, False, False)
+    assert not apart._pool._idle
+    made = Constraint.json_schema(source)
+    assert len(apart._pool._idle) == 1
+    assert accepts(made, '{"text": "bauavb"}') is False
+    assert accepts(made, '{"text": "aubvcz"}') is True
+
+
+def test_the_answer_is_the_same_there(engine: GrammarCompiler) -> None:
+    schema = hard_schema(40)
+    there = Constraint.json_schema(schema)
+    rules, root = constraint_rules(there)
+    least = shortest_bytes(there)
+    engine.close()
+    assert apart._pool.users == 0
+    assert Constraint.json_schema({**schema, "title": "anew"}).text == there.text
+    assert constraint_rules(there) == (rules, root)
+    shortest_bytes.cache_clear()
+    assert shortest_bytes(there) == least == len("{}")
+
+
+def test_errors_come_back_as_they_are(engine: GrammarCompiler) -> None:
+    schema = {**hard_schema(60), "uniqueItems": True, "items": {"type": "string"}, "type": ["object", "array"]}
+    with pytest.raises(ConstraintError) as there:
+        Constraint.json_schema(schema)
+    engine.close()
+    with pytest.raises(ConstraintError) as here:
+        Constraint.json_schema({**schema, "title": "anew"})
+    assert (str(there.value), there.value.keyword, there.value.pointer) == (
+        str(here.value),
+        here.value.keyword,
+        here.value.pointer,
+    )
+    assert there.value.keyword == "uniqueItems"
+
+
+def test_what_takes_too_long_is_killed_and_the_limit_named(engine: GrammarCompiler) -> None:
+    first = apart._elsewhere(os.getpid, (), 60)
+    began = time.monotonic()
+    with pytest.raises(ConstraintError, match=r"took more than 0\.3 s, the limit"):
+        apart._elsewhere(time.sleep, (60,), 0.3)
+    assert time.monotonic() - began < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    assert apart._elsewhere(os.getpid, (), 60) not in (first, os.getpid())
+
+
+def test_a_process_that_dies_is_an_error_of_that_constraint_alone(engine: GrammarCompiler) -> None:
+    apart._elsewhere(os.getpid, (), 60)
+    with pytest.raises(ConstraintError, match="ended the process"):
+        apart._elsewhere(os._exit, (3,), 60)
+    assert apart._elsewhere(len, ("abc",), 60) == 3
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not bound the memory")
+def test_too_much_memory_is_refused(engine: GrammarCompiler) -> None:
+    with pytest.raises(ConstraintError, match="4 GiB"):
+        apart._elsewhere(bytearray, (apart.MEMORY + 1,), 60)
+
+
+def test_many_threads_ask_at_once(engine: GrammarCompiler) -> None:
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: answers.append(apart._elsewhere(abs, (-n,), 60)))  # type: ignore[misc]
+        for n in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(answers) == list(range(12))
+    assert 1 <= len(apart._pool._idle) <= 2
+
+
+def test_with_the_last_engine_the_processes_go(engine: GrammarCompiler) -> None:
+    other = GrammarCompiler(BYTES, vocab_size=257, end_ids={256})
+    other.submit(Constraint.regex("b")).result(timeout=60)
+    number = apart._elsewhere(os.getpid, (), 60)
+    other.close()
+    os.kill(number, 0)
+    engine.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+def test_a_hard_schema_costs_this_process_next_to_nothing(engine: GrammarCompiler) -> None:
+    """Of the two parts that are Python; the engine's own part lets other threads run."""
+    apart._elsewhere(os.getpid, (), 60)  # started: that is once in a process
+    schema = hard_schema()
+
+    def read_and_written() -> float:
+        began = time.thread_time()
+        constraint_lark(Constraint.json_schema(schema))
+        return time.thread_time() - began
+
+    there = read_and_written()
+    schema["title"] = "anew"
+    engine.close()
+    assert there < 0.2 * read_and_written()
+
+
+def test_what_a_budget_is_reckoned_with_is_made_in_turns(engine: GrammarCompiler) -> None:
+    made = Constraint.json_schema(hard_schema(399))
+    turns: list[float] = []
+    began = 0.0
+
+    def pause() -> None:
+        nonlocal began
+        turns.append(time.thread_time() - began)
+        began = time.thread_time()
+
+    began = time.thread_time()
+    rules, root = rules_in_turns(made, "hermes", pause)
+    assert (rules, root) == constraint_rules(made)
+    turns.clear()
+    began = time.thread_time()
+    outline = Outline(rules, root, pause)
+    assert outline.completion(outline.start) == "{}"
+    assert len(turns) > 300
+    turns.sort()
+    assert turns[-1 - len(turns) // 100] < 0.002  # of a hundred one may hold the garbage collector's turn
+
+
+def test_steps_go_on_while_a_hard_schema_compiles(engine: GrammarCompiler) -> None:
+    """A thread that takes turns as an engine's does: nine turns of ten come in time, as on an idle machine."""
+    apart._elsewhere(os.getpid, (), 60)
+    idle = gaps_while(lambda: time.sleep(0.3))
+    took: list[float] = []
+
+    def compiling() -> None:
+        began = time.perf_counter()
+        engine.submit(Constraint.json_schema(hard_schema(398))).result(timeout=120)
+        took.append(time.perf_counter() - began)
+
+    busy = gaps_while(compiling)
+    assert took[0] > 0.05
+    assert sorted(busy)[int(0.9 * len(busy))] < 0.005 + 2 * sorted(idle)[int(0.9 * len(idle))]
+
+
+def gaps_while(work: Callable[[], None]) -> list[float]:
+    """Times between the turns of a thread that gives up its turn every millisecond, while `work` runs in another."""
+    worker = threading.Thread(target=work)
+    gaps: list[float] = []
+    worker.start()
+    last = time.perf_counter()
+    while worker.is_alive():
+        time.sleep(0.001)
+        now = time.perf_counter()
+        gaps.append(now - last)
+        last = now
+    worker.join()
+    return gaps
