@@ -83,6 +83,14 @@ class Plan:
     ahead: bool = False
 
 
+@dataclass
+class _Load:
+    """Slots that those that run will want: soon, and (once somebody asked) until they end."""
+
+    reserved: int
+    growth: int | None = None
+
+
 class Scheduler:
     """Decides what runs; owns both queues and the placement. Used by one thread.
 
@@ -257,7 +265,7 @@ class Scheduler:
         """Admits who is next, as long as budget, rows and slots last; with `above`, only higher priorities."""
         if not (plan.admitting and self.waiting):
             return
-        reserved = sum(map(self._reserve, self.running))
+        load: _Load | None = None  # of all that run, reckoned once: hundreds may run, and hundreds be looked at
         while plan.budget > 0 and self.placement.free_rows and (seq := self.waiting.next()) is not None:
             if above is not None and seq.priority <= above:
                 return
@@ -266,11 +274,13 @@ class Scheduler:
                 if not self._begin(seq):
                     continue
             slots = self.placement.attach(seq)
-            if self.running and reserved + self._reserve(seq) > self.placement.available:
+            if load is None:
+                load = _Load(sum(map(self._reserve, self.running)))
+            if self.running and load.reserved + self._reserve(seq) > self.placement.available:
                 self.placement.detach(seq)
                 plan.admitting = False  # whoever is next waits for room, so that nobody smaller takes it for ever
                 return
-            if self._better_later(seq):
+            if self._better_later(seq, load):
                 self.placement.detach(seq)
                 self.waiting.hold_graphs()
                 continue
@@ -280,16 +290,20 @@ class Scheduler:
             bisect.insort(self.running, seq, key=_importance)
             self.placement.start(seq, slots)
             self._plan_chunk(seq, plan)
-            reserved += self._reserve(seq)
+            load.reserved += self._reserve(seq)
+            if load.growth is not None:
+                load.growth += self._growth(seq)
 
-    def _better_later(self, seq: Sequence) -> bool:
+    def _better_later(self, seq: Sequence, load: _Load) -> bool:
         """Whether a graph's sequence waits until others end, since to run it now would cost prefixes that are needed
         again, or the preemption of somebody."""
         if seq.graph is None or not self.config.leases or self.config.policy == "fcfs" or self.waiting.overdue:
             return False
-        if not self.running or seq.priority > min(other.priority for other in self.running):
+        if not self.running or seq.priority > self.running[-1].priority:
             return False
-        wanted = sum(map(self._growth, [*self.running, seq]))
+        if load.growth is None:
+            load.growth = sum(map(self._growth, self.running))
+        wanted = load.growth + self._growth(seq)
         if wanted > self.placement.available:
             return True
         price = self.config.lease_price if len(self.running) < self.config.least_running else 0
