@@ -1,14 +1,15 @@
-"""Decode steps replayed as CUDA graphs: one launch for all layers instead of hundreds.
+"""Short steps replayed as CUDA graphs: one launch for all layers instead of hundreds.
 
-In: a step in which every sequence has one new token. Out: hidden states and logits of its rows, from a graph captured
-for the next larger number of rows. What a graph reads lies at fixed addresses: inputs in one buffer here, the plan of
-attention in the attention's own (`fixed_meta`), keys, values and page table in the cache. Rows beyond the step's are
-padding: token 0 at position 0, written to `TRASH_SLOT`, in no plan.
+In: a step in which every sequence has a few new tokens: decode rows, forced runs, drafts. Out: hidden states and logits
+of its tokens, from a graph captured for the next larger number of them. What a graph reads lies at fixed addresses:
+inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and page table in
+the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no plan.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +22,7 @@ from .kv_cache import KVCache, upload
 from .models import CausalLM
 from .models.layers import Step
 
-__all__ = ["DecodeGraphs", "FixedAttention", "capture", "graph_sizes", "known"]
+__all__ = ["FixedAttention", "StepGraphs", "capture", "graph_sizes", "known"]
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, Tensor]
@@ -35,7 +36,11 @@ class FixedAttention(Attention, Protocol):
     """An `Attention` whose metadata can stay where a graph expects it."""
 
     def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> Any:
-        """Metadata for up to `num_seqs` sequences, at addresses that `prepare` writes to."""
+        """Metadata for up to `num_seqs` sequences of at most `queries` tokens, at addresses that stay."""
+        ...
+
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:
+        """Writes to these addresses what a step needs."""
         ...
 
 
@@ -45,14 +50,26 @@ def graph_sizes(most: int) -> list[int]:
     return sorted({*(size for size in steps if size < most), most})
 
 
-class DecodeGraphs:
+MOST_QUERIES = 8
+"""Most tokens of a row in a step that is replayed."""
+
+
+class StepGraphs:
     """The graphs of one model, captured when they are first needed, sharing one memory pool. Used by one thread.
+
+    There is one for each number of tokens (`graph_sizes`), and for each power of two of most tokens of a row up to
+    `MOST_QUERIES`; of those with several tokens a row, only every other size. Attention is told by its plan which
+    tokens are whose, all else is done token by token; so rows with more and with fewer tokens share a graph.
 
     Args:
         model, kv, attention: as the runner has them; none of their tensors may move.
         sampled: int64, the ids that the last step sampled, always at this address.
-        most: most rows of a step that is replayed.
+        most: most tokens of a step that is replayed.
+        most_bytes: of device memory for graphs; once they have as much, steps of other sizes run without.
         capture: makes a replay of a call; tests pass one that captures nothing.
+
+    Attributes:
+        held_bytes: device memory that capturing took.
     """
 
     def __init__(
@@ -63,6 +80,7 @@ class DecodeGraphs:
         *,
         sampled: Tensor,
         most: int,
+        most_bytes: int = 4 << 30,
         capture: Callable[[Replay], Replay] | None = None,
     ) -> None:
         self._model = model
@@ -71,45 +89,66 @@ class DecodeGraphs:
         self._sampled = sampled
         self._sizes = graph_sizes(most)
         self._inputs = torch.full((3, most), TRASH_SLOT, dtype=torch.int64, device=model.device)
-        self._graphs: dict[int, Replay] = {}
+        self._graphs: dict[tuple[int, int], Replay] = {}
         self._capture = capture or _Capture()
+        self._most_bytes = most_bytes
         self._broken = False
+        self.held_bytes = 0
 
     def takes(self, batch: StepBatch) -> bool:
         """Whether a step is one that can be replayed."""
-        return (
-            not self._broken
-            and batch.num_tokens == batch.num_seqs <= self._sizes[-1]
-            and len(batch.logit_rows) == batch.num_tokens
-        )
+        if self._broken or batch.num_tokens > self._sizes[-1] or int(batch.q_lens.max()) > MOST_QUERIES:
+            return False
+        return self._key(batch) in self._graphs or self.held_bytes < self._most_bytes
 
     def run(self, batch: StepBatch) -> Outputs | None:
-        """Hidden states [n, hidden] and logits [n, vocab_size] of a step's n rows, valid until the next call.
+        """Hidden states [T, hidden] and logits [T, vocab_size] of a step's T tokens, valid until the next call.
 
         The page table is up to date already. None where no graph could be captured; the step then runs without.
         """
-        size = next(size for size in self._sizes if size >= batch.num_seqs)
-        self._attention.prepare(batch, self._kv.page_table)
+        size, queries = key = self._key(batch)
+        count = batch.num_tokens
+        self._attention.prepare_fixed(batch, self._kv.page_table, queries)
         # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
         padded = np.full((3, size), TRASH_SLOT, np.int64)
-        padded[:, : batch.num_seqs] = batch.token_ids, batch.positions, batch.slots
+        padded[:, :count] = batch.token_ids, batch.positions, batch.slots
         self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
-        if size not in self._graphs:
+        if key not in self._graphs:
             try:
-                self._graphs[size] = self._capture(lambda: self._step(size))
+                self._graphs[key] = self._captured(size, queries)
             except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
                 self._broken = True
-                _log.warning("no CUDA graph for %d rows, steps run without: %s", size, error)
+                _log.warning("no CUDA graph for %d tokens, steps run without: %s", size, error)
                 return None
-        hidden, logits = self._graphs[size]()
-        return hidden[: batch.num_seqs], logits[: batch.num_seqs]
+        hidden, logits = self._graphs[key]()
+        return hidden[:count], logits[:count]
 
-    def _step(self, size: int) -> Outputs:
+    def _key(self, batch: StepBatch) -> tuple[int, int]:
+        """Tokens of the graph for a step, and most tokens of a row there."""
+        queries = 1 << (int(batch.q_lens.max()) - 1).bit_length()
+        sizes = self._sizes if queries == 1 else self._sizes[-1::-2][::-1]
+        return next(size for size in sizes if size >= batch.num_tokens), queries
+
+    def _captured(self, size: int, queries: int) -> Replay:
+        began, free = time.perf_counter(), _free_bytes(self._inputs.device)
+        replay = self._capture(lambda: self._step(size, queries))
+        self.held_bytes += max(0, free - _free_bytes(self._inputs.device))
+        _log.info(
+            "captured a graph for steps of %d tokens, %d a row, in %.2f s; %d graphs hold %.0f MB",
+            size, queries, time.perf_counter() - began, len(self._graphs) + 1, self.held_bytes / 1e6,
+        )  # fmt: skip
+        return replay
+
+    def _step(self, size: int, queries: int) -> Outputs:
         ids, positions, slots = self._inputs[:, :size].unbind(0)
         token_ids = known(ids, self._sampled)
-        meta = self._attention.fixed_meta(self._kv.page_table, size)
+        meta = self._attention.fixed_meta(self._kv.page_table, size, queries)
         hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
         return hidden, self._model.logits(hidden)
+
+
+def _free_bytes(device: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
 
 
 def known(token_ids: Tensor, sampled: Tensor) -> Tensor:
@@ -133,7 +172,6 @@ def capture(call: Replay, pool: Any = None) -> tuple[Replay, Any]:
 
     The call runs once before: compiling kernels and making library handles cannot be captured.
     """
-    free = torch.cuda.mem_get_info()[0]
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -142,7 +180,6 @@ def capture(call: Replay, pool: Any = None) -> tuple[Replay, Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         outputs = call()
-    _log.info("captured a decode graph, %.0f MB", (free - torch.cuda.mem_get_info()[0]) / 1e6)
 
     def replay() -> Outputs:
         graph.replay()

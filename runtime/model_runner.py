@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidValueError
 from .attention import make_attention
 from .batch import SampleBatch, StepBatch, StepResult, StepTimes
-from .cuda_graph import DecodeGraphs, FixedAttention, known
+from .cuda_graph import FixedAttention, StepGraphs, known
 from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
@@ -34,15 +34,27 @@ LOGIT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What `forward` hands to `sample`: hidden states [R, hidden], and their logits where these are few enough."""
+    """What `forward` hands to `sample`: hidden states, and their logits where these are few enough.
+
+    Attributes:
+        where: the rows of both that are the step's R logit rows; None where they are these and no others.
+    """
 
     hidden: Tensor
     logits: Tensor | None
     head: Callable[[Tensor], Tensor]
+    where: NDArray[np.int64] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return len(self.hidden) if self.where is None else len(self.where)
 
     def rows(self, rows: NDArray[np.int64]) -> Tensor:
         """Logits [n, vocab_size] of n indices into the step's logit rows, in the model's dtype."""
         source = self.hidden if self.logits is None else self.logits
+        if self.where is not None:
+            rows = self.where[rows]
         whole = len(rows) == len(source) and bool((rows == np.arange(len(rows))).all())
         picked = source if whole else source.index_select(0, upload(rows, source.device))
         return self.head(picked) if self.logits is None else picked
@@ -108,10 +120,10 @@ class ModelRunner:
         self._logit_chunk = max(1, LOGIT_BYTES // (4 * self.vocab_size))
         self._sampled = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
         self._clock = _Clock() if self.device.type == "cuda" else None
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: StepGraphs | None = None
         if cuda_graphs and self.device.type == "cuda" and isinstance(self._attention, FixedAttention):
             most = min(num_rows, self._logit_chunk)
-            self._graphs = DecodeGraphs(model, self._kv, self._attention, sampled=self._sampled, most=most)
+            self._graphs = StepGraphs(model, self._kv, self._attention, sampled=self._sampled, most=most)
 
     def forward(self, batch: StepBatch) -> StepOutput:
         """Launches the step: page-table updates, all layers, and the LM head where its output is small enough.
@@ -127,7 +139,8 @@ class ModelRunner:
             if self._graphs is not None and self._graphs.takes(batch):
                 replayed = self._graphs.run(batch)
                 if replayed is not None:
-                    return self._launched(StepOutput(*replayed, self._model.logits))
+                    where = None if len(batch.logit_rows) == batch.num_tokens else batch.logit_rows
+                    return self._launched(StepOutput(*replayed, self._model.logits, where))
             all_rows = len(batch.logit_rows) == batch.num_tokens
             token_ids = upload(batch.token_ids, self.device)
             step = Step(
@@ -196,7 +209,7 @@ class ModelRunner:
 
     def _check_sample(self, output: StepOutput, batch: SampleBatch) -> None:
         for name in ("rows", "query_rows", "end_rows"):
-            _bounds(name, getattr(batch, name), 0, len(output.hidden))
+            _bounds(name, getattr(batch, name), 0, output.num_rows)
         _bounds("query_ids", batch.query_ids, 0, self.vocab_size)
         _bounds("mask_rows", batch.mask_rows, 0, len(batch.rows))
         ends = [token for members in batch.end_ids for token in members]

@@ -121,24 +121,21 @@ class TritonAttention:
 
     def prepare(self, batch: StepBatch, page_table: Tensor) -> TritonMeta:
         """Plans the short rows, cuts the long ones into tiles, and sends both to the device."""
-        starts = np.cumsum(batch.q_lens, dtype=np.int32) - batch.q_lens
+        starts = _starts(batch)
         kinds = np.where(batch.q_lens <= SHORT, _padded(batch.q_lens), 0)
         plans = []
         for queries in np.unique(kinds[kinds > 0]).tolist():
             mine = np.flatnonzero(kinds == queries)
-            plan = self._plan(queries, page_table)
-            chains = None if batch.chains is None else [batch.chains[i] for i in mine.tolist()]
-            plan.planner.update(batch.rows[mine], starts[mine], batch.q_lens[mine], batch.kv_lens[mine], chains)
-            plan.send()
-            plans.append((queries, plan.first_rows(len(mine))))
+            plans.append((queries, self._planned(queries, batch, starts, mine, page_table)))
         long_rows = np.flatnonzero(kinds == 0)
         return TritonMeta(page_table, self._tiles(batch, starts, long_rows) if len(long_rows) else None, tuple(plans))
 
-    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> TritonMeta:
-        """What to capture a graph with: steps of up to `num_seqs` sequences with at most `queries` tokens each.
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:
+        """Plans a step for the graph that was captured with `fixed_meta` of as many queries."""
+        self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table)
 
-        Before a replay, `prepare` a batch of this kind; what it returns is not needed.
-        """
+    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> TritonMeta:
+        """What to capture a graph with: steps of up to `num_seqs` sequences with at most `queries` tokens each."""
         return TritonMeta(page_table, None, ((queries, self._plan(queries, page_table).first_rows(num_seqs)),))
 
     def attend(
@@ -165,6 +162,16 @@ class TritonAttention:
                 **options,
             )  # fmt: skip
         return out
+
+    def _planned(
+        self, queries: int, batch: StepBatch, starts: NDArray[np.int32], mine: NDArray[np.intp], page_table: Tensor
+    ) -> dict[str, Tensor]:
+        """The plan of these rows, on the device."""
+        plan = self._plan(queries, page_table)
+        chains = None if batch.chains is None else [batch.chains[i] for i in mine.tolist()]
+        plan.planner.update(batch.rows[mine], starts[mine], batch.q_lens[mine], batch.kv_lens[mine], chains)
+        plan.send()
+        return plan.first_rows(len(mine))
 
     def _plan(self, queries: int, page_table: Tensor) -> _Plan:
         if queries not in self._plans:
@@ -195,6 +202,11 @@ class TritonAttention:
             self.device,
         )
         return Ragged(sent[:num], sent[2 * num : 3 * num + 1], sent[num : 2 * num], sent[3 * num + 1 :].view(-1, 2))
+
+
+def _starts(batch: StepBatch) -> NDArray[np.int32]:
+    starts: NDArray[np.int32] = np.cumsum(batch.q_lens, dtype=np.int32) - batch.q_lens
+    return starts
 
 
 def _padded(counts: NDArray[np.int32]) -> NDArray[np.int64]:

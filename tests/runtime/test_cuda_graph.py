@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from radicel import SamplingParams
+from radicel.constraint import Constraint
 from radicel.runtime import LocalRuntime
-from radicel.runtime.cuda_graph import DecodeGraphs, graph_sizes
+from radicel.runtime.cuda_graph import StepGraphs, graph_sizes
 
 PROMPTS = ["All is well", "The sea", "A recipe for soup: take", "x", "Once upon a time there was", "Wie geht es?"]
 
@@ -33,10 +34,10 @@ def made(tiny_llama: Path) -> Any:
         yield runtime
 
 
-def _replaying(runtime: LocalRuntime, capture: Any) -> DecodeGraphs:
+def _replaying(runtime: LocalRuntime, capture: Any, most: int = 6) -> StepGraphs:
     runner = runtime._runner
-    runner._graphs = DecodeGraphs(
-        runner._model, runner._kv, runner._attention, sampled=runner._sampled, most=6, capture=capture
+    runner._graphs = StepGraphs(
+        runner._model, runner._kv, runner._attention, sampled=runner._sampled, most=most, capture=capture
     )
     return runner._graphs
 
@@ -66,6 +67,34 @@ def test_replays_give_the_same_texts(made: LocalRuntime) -> None:
     assert _texts(made) == plain
     assert len(captured) == len(graphs._graphs) >= 4
     made.check()
+
+
+def test_forced_runs_are_replayed_in_one_graph_with_decode_rows(made: LocalRuntime) -> None:
+    def texts() -> list[tuple[int, ...]]:
+        made.flush_cache()
+        greedy = SamplingParams.of(temperature=0, max_tokens=14, ignore_eos=True)
+        forced = Constraint.regex("(ab|cd)then(x|y)end")
+        handles = [
+            made.submit_input(list(made.tokenizer(text).input_ids), greedy, constraint)
+            for text, constraint in zip(PROMPTS[:4], (None, forced, forced, None))
+        ]
+        return [handle.result()[0].token_ids for handle in handles]
+
+    plain = texts()
+    graphs = _replaying(made, lambda call: call, most=24)
+    assert texts() == plain
+    several = {queries for _, queries in graphs._graphs if queries > 1}
+    assert several, "no step with several tokens of a row was replayed"
+    assert several <= {2, 4, 8}
+    made.check()
+
+
+def test_graphs_stop_at_their_share_of_memory(made: LocalRuntime) -> None:
+    plain = _texts(made)
+    graphs = _replaying(made, lambda call: call)
+    graphs.held_bytes = graphs._most_bytes
+    assert _texts(made) == plain
+    assert not graphs._graphs
 
 
 def test_where_nothing_can_be_captured_steps_run_without(made: LocalRuntime, caplog: pytest.LogCaptureFixture) -> None:
