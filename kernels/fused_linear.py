@@ -75,7 +75,7 @@ def _vector_kernel(
     if GATED:
         w_up = _weights(place + below, cells, WIDTH, BLOCK_K)
         acc_up = tl.zeros([BLOCK_N, BLOCK_K], dtype=tl.float32)
-    if DEPENDENT > 0 and AHEAD > 0:
+    if DEPENDENT > 0 and AHEAD > 0 and BLOCK_K >= 64:
         lines = tl.arange(0, BLOCK_K // 64)
         ahead = weight_ptr + tl.minimum(outs, count - 1)[:, None].to(tl.int64) * WIDTH + lines[None, :] * 64
         for at in tl.static_range(BLOCK_K, BLOCK_K * (AHEAD + 1), BLOCK_K):
@@ -219,7 +219,7 @@ def _tiles_kernel(
     columns = tl.arange(0, BLOCK_K)
     begin = tl.minimum(outs, count - 1).to(tl.int64) * WIDTH
     below = count.to(tl.int64) * WIDTH
-    if DEPENDENT > 0 and AHEAD > 0:
+    if DEPENDENT > 0 and AHEAD > 0 and BLOCK_K >= 64:
         lines = begin[:, None] + (tl.arange(0, BLOCK_K // 64) * 64)[None, :]
         for at in tl.static_range(0, BLOCK_K * AHEAD, BLOCK_K):
             if at + BLOCK_K <= WIDTH:

@@ -33,13 +33,21 @@ _INTERPRETED_PROGRAMS = 3
 
 @dataclass(frozen=True)
 class Blocks:
-    """One launch: rows and keys of a tile, warps of a program, stages of the loads, most registers (0: any number)."""
+    """One launch.
+
+    Attributes:
+        m, n: rows and keys of a tile.
+        warps, stages: of a program, and of its loads.
+        registers: most of a thread; 0 for any number.
+        ahead: whether scores are computed while the exponentials of the last block are taken.
+    """
 
     m: int
     n: int
     warps: int
     stages: int
     registers: int = 0
+    ahead: bool = False
 
     def options(self, device: torch.device) -> dict[str, int]:
         """What else a launch says."""
@@ -91,9 +99,9 @@ WIDEST_HELD = 8192
 """Numbers of 2 bytes in a row of W up to which a program holds whole rows."""
 
 RAGGED: dict[tuple[int, int], Blocks] = {
-    (2, 64): Blocks(128, 64, 8, 2),
-    (2, 128): Blocks(128, 64, 8, 2),
-    (2, 256): Blocks(64, 64, 8, 2),
+    (2, 64): Blocks(128, 64, 8, 5, ahead=True),
+    (2, 128): Blocks(128, 64, 8, 5, ahead=True),
+    (2, 256): Blocks(64, 64, 8, 3),
     (4, 64): Blocks(32, 32, 4, 2),
     (4, 128): Blocks(16, 32, 4, 2),
     (4, 256): Blocks(16, 32, 4, 1),
@@ -101,8 +109,8 @@ RAGGED: dict[tuple[int, int], Blocks] = {
 """(bytes of a number, padded head dim) → blocks of `ragged_attention`."""
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
-    (2, 64): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
-    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 64): RadixBlocks(Blocks(128, 64, 8, 5, ahead=True), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5, ahead=True), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
     (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
     (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
     (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2), 1, 2, 8),

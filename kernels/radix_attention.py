@@ -22,7 +22,7 @@ import triton.language as tl
 from . import reference
 from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, supported
 from .programs import BEGIN_INSIDE, await_inputs, finish, let_next_begin
-from .ragged_attention import attend_block
+from .ragged_attention import attend_block, attend_seen_by_all
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
 
@@ -62,6 +62,7 @@ def _attend_item(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -96,16 +97,16 @@ def _attend_item(
         masked_from = start + tl.maximum(seen_by_all - WINDOW - start, 0) // BLOCK_N * BLOCK_N
     else:
         masked_from = start + tl.maximum(seen_by_all - start, 0) // BLOCK_N * BLOCK_N
-        for n in range(start, masked_from, BLOCK_N):
+        acc, top, total = attend_seen_by_all(
+            q, acc, top, total, start, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
+            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD,
+        )  # fmt: skip
+    if masked_from < stop:
+        for n in range(masked_from, stop, BLOCK_N):
             acc, top, total = attend_block(
                 q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
-                BLOCK_N, BLOCK_D, DIM, False, WINDOW, SOFTCAP, PRECISION,
+                BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
             )  # fmt: skip
-    for n in range(masked_from, stop, BLOCK_N):
-        acc, top, total = attend_block(
-            q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
-            BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
-        )  # fmt: skip
 
     saw = total > 0.0
     out = acc / tl.where(saw, total, 1.0)[:, None]
@@ -154,6 +155,7 @@ def _radix_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -180,7 +182,7 @@ def _radix_attention_kernel(
                     wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
                     table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
-                    WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
+                    WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
@@ -189,7 +191,7 @@ def _radix_attention_kernel(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
                     v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
-                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
     if ORDER != 1:
         await_inputs(DEPENDENT)  # also where there was nothing to do
@@ -349,6 +351,7 @@ def radix_launch(
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             num_warps=tile.warps,
             num_stages=tile.stages,
+            AHEAD=tile.ahead,
             ORDER=order,
             **tile.options(q.device),
             **early_options(q.device),

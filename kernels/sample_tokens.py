@@ -5,8 +5,10 @@ temperature <= 0, the bits of |v| order the tokens as integers, so the border of
 shortest run that holds top_p of their weight, is found by bisection on those bits: a pass counts and weighs what is
 above the middle and sees the nearest values on both sides of it, so the search ends as soon as no value is left
 between (about as many passes as the logarithm of the number of distinct values; after Sun et al. 2024's sorting-free
-sampling in FlashInfer, but exact and deterministic). Equals at the border are taken by lowest id. The draw inverts the
-distribution function in order of ids with sums in float64, as `reference.sample_tokens` does.
+sampling in FlashInfer, but exact and deterministic). The search begins at a bound that the pass for the maximum gives:
+each lane keeps the best of its ids, and of these few the border is found without reading the row. Equals at the border
+are taken by lowest id. The draw inverts the distribution function in order of ids with sums in float64, as
+`reference.sample_tokens` does.
 """
 
 from __future__ import annotations
@@ -61,8 +63,11 @@ def _border(
     nearest = 0  # the smallest value above `low`
     count_above = 0
     weight_above = tl.zeros([], dtype=tl.float64)
+    probed = False
     while nearest < high:
-        middle = low + (high - low) // 2
+        # Counts are searched from a bound that is nearly always the border itself: look right above it first.
+        middle = tl.where(by_count & (not probed), high - 1, low + (high - low) // 2)
+        probed = True
         counts = tl.zeros([BLOCK], dtype=tl.int32)
         weights = tl.zeros([BLOCK], dtype=tl.float64)
         below = tl.full([BLOCK], -1, dtype=tl.int32)
@@ -88,6 +93,41 @@ def _border(
             count_above = count
             weight_above = weight
     return nearest, count_above, weight_above
+
+
+@triton.jit
+def _finite(logits_ptr, mask_ptr, vocab, words, best, temperature, HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Weight and number of the ids that are not ruled out, and the bits of the least likely one."""
+    NOTHING: tl.constexpr = 2139095040
+    counts = tl.zeros([BLOCK], dtype=tl.int32)
+    weights = tl.zeros([BLOCK], dtype=tl.float64)
+    last = tl.zeros([BLOCK], dtype=tl.int32)
+    for first in range(0, vocab, BLOCK):
+        ids = first + tl.arange(0, BLOCK)
+        x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+        distance = tl.abs(tl.div_rn(x - best, temperature))
+        bits = distance.to(tl.int32, bitcast=True)
+        finite = (bits < NOTHING) & (ids < vocab)
+        counts += finite.to(tl.int32)
+        weights += tl.where(finite, tl.exp(-distance), 0.0).to(tl.float64)
+        last = tl.maximum(last, tl.where(finite, bits, 0))
+    return tl.sum(weights, 0), tl.sum(counts, 0), tl.max(last, 0)
+
+
+@triton.jit
+def _bound(bits, weights, wanted):
+    """The smallest of the lanes' bits at which the weights of what is at least as likely reach `wanted`, or infinity's.
+
+    Each lane holds the most likely of its ids; with the rest, what is wanted is reached there at the latest.
+    """
+    low = -1
+    high = 2139095040
+    while low + 1 < high:
+        middle = low + (high - low) // 2
+        reached = tl.sum(tl.where(bits <= middle, weights, 0.0), 0) >= wanted
+        low = tl.where(reached, low, middle)
+        high = tl.where(reached, middle, high)
+    return high
 
 
 @triton.jit
@@ -171,21 +211,20 @@ def _sample_tokens_kernel(
         equals = 0
         limit_k = (top_k > 0) & (top_k < vocab)
         if limit_k | (top_p < 1.0):
-            counts = tl.zeros([BLOCK], dtype=tl.int32)
-            weights = tl.zeros([BLOCK], dtype=tl.float64)
-            last = tl.zeros([BLOCK], dtype=tl.int32)
-            for first in range(0, vocab, BLOCK):
-                ids = first + lanes
-                x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
-                distance = tl.abs(tl.div_rn(x - best, temperature))
-                bits = distance.to(tl.int32, bitcast=True)
-                finite = (bits < NOTHING) & (ids < vocab)
-                counts += finite.to(tl.int32)
-                weights += tl.where(finite, tl.exp(-distance), 0.0).to(tl.float64)
-                last = tl.maximum(last, tl.where(finite, bits, 0))
-            total = tl.sum(weights, 0)
-            least_likely = tl.max(last, 0)
-            if limit_k & (top_k < tl.sum(counts, 0)):
+            lane_distance = tl.abs(tl.div_rn(tops - best, temperature))
+            lane_bits = lane_distance.to(tl.int32, bitcast=True)
+            least_likely = NOTHING
+            total = tl.zeros([], dtype=tl.float64)
+            if limit_k & (top_k < LONG_BLOCK):
+                ones = tl.full([LONG_BLOCK], 1.0, dtype=tl.float64)
+                least_likely = _bound(lane_bits, ones, top_k.to(tl.float64))
+            bounded = least_likely < NOTHING
+            finite_ids = vocab
+            if not bounded:
+                total, finite_ids, least_likely = _finite(
+                    logits_ptr, mask_ptr, vocab, words, best, temperature, HAS_MASKS, BLOCK
+                )
+            if limit_k & (bounded | (top_k < finite_ids)):
                 border, above, weight = _border(
                     logits_ptr, mask_ptr, vocab, words, best, temperature, True, top_k.to(tl.float64),
                     least_likely, HAS_MASKS, BLOCK,
@@ -195,6 +234,8 @@ def _sample_tokens_kernel(
                 least_likely = border
             if top_p < 1.0:
                 wanted = top_p * total
+                lane_weights = tl.where(lane_bits < NOTHING, tl.exp(-lane_distance), 0.0).to(tl.float64)
+                least_likely = tl.minimum(least_likely, _bound(lane_bits, lane_weights, wanted))
                 new_border, above, weight = _border(
                     logits_ptr, mask_ptr, vocab, words, best, temperature, False, wanted,
                     least_likely, HAS_MASKS, BLOCK,

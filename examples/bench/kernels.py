@@ -56,30 +56,35 @@ PREFILLS: dict[str, tuple[list[int], int]] = {
     "128 x 64 over 2048": ([64] * 128, 2048),
     "1 x 8192": ([8192], 0),
     "1 x 512": ([512], 0),
+    "1 x 2048": ([2048], 0),
 }
 
+NARROW, BOTH = Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3)
 RADIX_CANDIDATES = [
-    RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), 1, 4, 0),
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 2, 3), 1, 4, 0),
-    RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 5), 1, 4, 0),
-    RadixBlocks(Blocks(128, 64, 8, 7), Blocks(16, 128, 2, 3), 1, 3, 0),
-    RadixBlocks(Blocks(64, 64, 4, 5), Blocks(16, 64, 1, 3), 1, 6, 0),
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 4, 3), 1, 2, 999),
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 64, 2, 3), 1, 4, 999),
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 128, 4, 3), 1, 2, 999),
-    RadixBlocks(Blocks(128, 64, 8, 3), Blocks(16, 32, 4, 5), 1, 2, 999),
+    RadixBlocks(Blocks(128, 64, 8, 5), NARROW, BOTH, 1, 4, 8),
+    RadixBlocks(Blocks(128, 64, 8, 5, ahead=True), NARROW, BOTH, 1, 4, 8),
+    RadixBlocks(Blocks(128, 64, 8, 3, ahead=True), NARROW, BOTH, 1, 4, 8),
+    RadixBlocks(Blocks(128, 32, 8, 5, ahead=True), NARROW, BOTH, 1, 4, 8),
+    RadixBlocks(Blocks(128, 64, 8, 3), NARROW, BOTH, 1, 4, 8),
+    RadixBlocks(Blocks(128, 32, 8, 5, 128), NARROW, BOTH, 2, 4, 8),
+    RadixBlocks(Blocks(64, 64, 4, 3), NARROW, BOTH, 2, 4, 8),
+    RadixBlocks(Blocks(64, 64, 4, 3, ahead=True), NARROW, BOTH, 2, 4, 8),
+    RadixBlocks(Blocks(128, 64, 8, 5, ahead=True), Blocks(16, 64, 2, 3, ahead=True), BOTH, 1, 4, 8),
+    RadixBlocks(Blocks(128, 64, 8, 5, ahead=True), NARROW, Blocks(16, 128, 4, 3, ahead=True), 1, 4, 16),
 ]
-PIECES = [(132, 128), (264, 128), (528, 128), (264, 64), (264, 256)]
+PIECES = [(264, 128), (528, 128), (528, 64)]
 """(units, least piece) of a plan."""
 RAGGED_CANDIDATES = [
-    Blocks(128, 64, 8, 2),
-    Blocks(128, 64, 8, 3),
+    Blocks(128, 64, 8, 5, ahead=True),
+    Blocks(128, 64, 8, 3, ahead=True),
     Blocks(128, 64, 8, 5),
-    Blocks(128, 64, 8, 7),
+    Blocks(128, 64, 8, 3),
+    Blocks(128, 64, 8, 2),
+    Blocks(128, 32, 8, 5, 128),
+    Blocks(128, 32, 8, 5, ahead=True),
     Blocks(128, 128, 8, 3),
-    Blocks(128, 32, 8, 5),
-    Blocks(128, 32, 4, 5),
-    Blocks(64, 64, 4, 5),
+    Blocks(64, 64, 4, 3, ahead=True),
+    Blocks(64, 64, 4, 3),
 ]
 
 
@@ -165,13 +170,19 @@ def radix_calls(case: Decode, blocks: RadixBlocks, tuning: RadixTuning) -> list[
     ]
 
 
+def describe_tile(blocks: Blocks) -> str:
+    """A tile in a few signs."""
+    more = f" r{blocks.registers}" * (blocks.registers > 0) + " ahead" * blocks.ahead
+    return f"{blocks.m}x{blocks.n} w{blocks.warps} s{blocks.stages}{more}"
+
+
 def describe(blocks: RadixBlocks, tuning: RadixTuning) -> str:
     """A candidate in a few signs."""
-    parts = [f"{b.m}x{b.n} w{b.warps} s{b.stages}" for b in (blocks.wide, blocks.narrow)]
+    shown = (blocks.wide, blocks.narrow, blocks.both)
+    parts = [describe_tile(b) for b in shown]
     kind = "tree" if tuning.sharing else "flat"
-    launches = "one" if blocks.fused_rows else "two"
     programs = f"x{blocks.wide_programs}/{blocks.narrow_programs}"
-    return f"{kind} {parts[0]} / {parts[1]} {programs} {launches} u{tuning.units} p{tuning.least_piece}"
+    return f"{kind} {' / '.join(parts)} {programs} f{blocks.fused_rows} u{tuning.units} p{tuning.least_piece}"
 
 
 def decode_part(bench: Bench) -> None:
@@ -180,9 +191,10 @@ def decode_part(bench: Bench) -> None:
         case = shared_prefixes(*shape)
         floor = floor_us(case.floor_bytes, case.flops)
         for sharing in (True, False) if shape[1] > 1 else (False,):
-            for blocks in [b for b in RADIX_CANDIDATES if not b.fused_rows or len(case.lens) <= 16]:
+            for blocks in RADIX_CANDIDATES:
                 for units, piece in PIECES if not bench._dry else PIECES[:1]:
-                    tuning = RadixTuning(units=units, least_piece=piece, sharing=sharing, row_cost=0, least_saved=0)
+                    wide = 132 * blocks.wide_programs
+                    tuning = RadixTuning(units, wide, piece, sharing=sharing, row_cost=0, least_saved=0)
                     bench.time("decode", name, describe(blocks, tuning), floor, radix_calls(case, blocks, tuning))
         del case
         torch.cuda.empty_cache()
@@ -209,7 +221,7 @@ def prefill_part(bench: Bench) -> None:
     for name, (q_lens, cached) in PREFILLS.items():
         case = prefill(q_lens, cached)
         for blocks in RAGGED_CANDIDATES:
-            variant = f"{blocks.m}x{blocks.n} w{blocks.warps} s{blocks.stages}"
+            variant = describe_tile(blocks)
             floor = floor_us(case.floor_bytes, case.flops)
             bench.time("prefill", name, variant, floor, ragged_calls(case, blocks))
         if not bench._dry and cached == 0:

@@ -16,7 +16,7 @@ import torch
 from kernel_cases import random
 from radicel.kernels import fused_linear, radix_attention, rms_norm, rotary_store, silu_mul
 from radicel.kernels.fused_linear import fused_linear_launch
-from radicel.kernels.launch import LinearBlocks
+from radicel.kernels.launch import MOST_ROWS, LinearBlocks
 from radicel.runtime.attention import make_attention
 from radicel.runtime.batch import StepBatch
 from radicel.runtime.kv_cache import KVCache
@@ -39,38 +39,28 @@ LAYERS: dict[str, tuple[int, int, bool, bool, bool]] = {
 """Name → rows and columns of the weight, whether normed, gated, added."""
 
 VECTORS = [
-    LinearBlocks(8, 2048, 8, 0),
+    LinearBlocks(8, 1024, 4, 0, 2),
+    LinearBlocks(4, 2048, 8, 0, 2),
+    LinearBlocks(4, 2048, 8, 0, 4),
+    LinearBlocks(4, 1024, 4, 0, 4),
+    LinearBlocks(8, 1024, 8, 0, 4),
     LinearBlocks(4, 2048, 8, 0),
-    LinearBlocks(4, 1024, 4, 0),
-    LinearBlocks(8, 1024, 4, 0),
-    LinearBlocks(2, 1024, 4, 0),
-    LinearBlocks(2, 2048, 8, 0),
-    LinearBlocks(2, 2048, 8, 0, 1),
     LinearBlocks(16, 256, 2, 6),
-    LinearBlocks(32, 256, 4, 4),
-    LinearBlocks(64, 128, 4, 5),
+    LinearBlocks(16, 256, 2, 6, 4),
 ]
 WHOLE = [
-    LinearBlocks(1, 0, 4, 0, 0, 3),
     LinearBlocks(1, 0, 8, 0, 0, 4),
     LinearBlocks(2, 0, 8, 0, 0, 2),
-    LinearBlocks(2, 0, 4, 0, 0, 2),
     LinearBlocks(2, 0, 8, 0, 0, 4),
-    LinearBlocks(4, 0, 8, 0, 0, 1),
     LinearBlocks(4, 0, 8, 0, 0, 2),
     LinearBlocks(2, 0, 4, 0, 0, 4),
 ]
 """With all of x in registers, for widths up to 8,192."""
 TILES = [
-    LinearBlocks(16, 256, 2, 6),
     LinearBlocks(16, 256, 2, 6, 4),
-    LinearBlocks(16, 256, 2, 8),
-    LinearBlocks(16, 128, 2, 10),
-    LinearBlocks(16, 512, 4, 5),
     LinearBlocks(32, 256, 4, 4),
+    LinearBlocks(32, 256, 4, 4, 4),
     LinearBlocks(64, 128, 4, 5),
-    LinearBlocks(64, 64, 4, 8),
-    LinearBlocks(64, 256, 8, 3),
 ]
 ROWS = (1, 2, 4, 8, 16)
 
@@ -168,47 +158,37 @@ def step_call(model: Llama, rows: int, length: int) -> Callable[[], torch.Tensor
 
 
 @contextlib.contextmanager
-def _choice(bench: Any, order: int) -> Iterator[None]:
-    """The launches that this run measured best, and when a launch lets the next begin (0: not before its end)."""
+def _order(order: int) -> Iterator[None]:
+    """When a launch lets the next begin (0: not before its end)."""
     modules = (fused_linear, rms_norm, silu_mul, rotary_store, radix_attention)
-    kept = [module.early_options for module in modules], fused_linear.linear_blocks
+    kept = [module.early_options for module in modules]
     for module in modules:
         module.early_options = lambda device: {"DEPENDENT": order, "launch_pdl": order > 0}
-    found: dict[tuple[int, int, int], LinearBlocks | None] = {}
-    known = {describe(blocks): blocks for blocks in (*VECTORS, *WHOLE, *TILES)}
-    for name, (count, width, _, _, _) in LAYERS.items():
-        for rows in ROWS:
-            timed = [
-                (row["us"], row["variant"]) for row in bench.rows
-                if row["part"] == "linear" and row["case"] == f"{name} {rows}" and "alone" not in row["variant"]
-            ]  # fmt: skip
-            if timed:
-                found[rows, count, width] = known.get(min(timed)[1])
-    if found:
-        fused_linear.linear_blocks = lambda rows, weight, gated, normed: found[(rows, *weight.shape)]
     try:
         yield
     finally:
-        for module, options in zip(modules, kept[0]):
+        for module, options in zip(modules, kept):
             module.early_options = options
-        fused_linear.linear_blocks = kept[1]
 
 
 def step_part(bench: Any) -> None:
     """Decode steps as captured graphs: fused or not, launches overlapping or not."""
     if bench._dry:
+        for rows in [rows for rows in (*ROWS, 64, 256) if bench.mine()]:
+            with torch.inference_mode():
+                step_call(model_of(1), rows, 640)()
         return
     model = model_of(32)
     floor = 15.0e9 / COPY * 1e6
     with torch.inference_mode():
-        for rows in (1, 4, 16):
+        for rows in (*ROWS, 64, 256):
             call = step_call(model, rows, 640)
             plain = None
-            for order in (0, 2, 3):
-                for fused in (0, 16):
-                    model.fused_rows = fused
+            for fused in (0, MOST_ROWS) if rows <= MOST_ROWS else (0,):
+                model.fused_rows = fused
+                for order in (2, 0) if rows == 1 and fused else (2,):
                     variant = f"{'fused' if fused else 'library'}, order {order}"
-                    with _choice(bench, order):
+                    with _order(order):
                         bench.time("step", f"step of {rows}", variant, floor, [call])
                         found = call().float()
                     plain = found if plain is None else plain

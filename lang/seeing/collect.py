@@ -77,19 +77,30 @@ class _Collector:
             of_backend = tokens.setdefault(id(executor.backend), Tokens(executor.backend))
             made = _Measured(cell, of_backend, zero)
             nodes.append(made.cost(number, program, self._branches.get(cell, ())))
-        units = {one.unit for one in tokens.values()}
-        if len(tokens) != 1:  # several backends share nothing
-            return Costs(tuple(self._programs), tuple(nodes), (), 0, units.pop() if len(units) == 1 else "", now - zero)
-        (of_backend,) = tokens.values()
-        sharing = Sharing(of_backend)
+        counts = {one.counts for one in tokens.values()}
+        unit = counts.pop() if len(counts) == 1 else "tokens"
+        sharing = None
+        if len(tokens) == 1:  # several backends share nothing
+            (of_backend,) = tokens.values()
+            sharing = self._sharing(nodes, of_backend)
+            nodes = [_with_boundary(node, sharing.boundary.get(node.number, 0)) for node in nodes]
+        return Costs(
+            programs=tuple(self._programs),
+            nodes=tuple(nodes),
+            stretches=() if sharing is None else sharing.stretches(),
+            sharing_of=0 if sharing is None else len(sharing),
+            unit=unit,
+            stretch_unit="" if sharing is None else of_backend.unit,
+            now_s=now - zero,
+        )
+
+    def _sharing(self, nodes: Sequence[NodeCost], tokens: Tokens) -> Sharing:
+        sharing = Sharing(tokens)
         for number in _in_order(nodes):
-            call = self._call(nodes[number], of_backend)
+            call = self._call(nodes[number], tokens)
             if call is not None:
                 sharing.add(call)
-        nodes = [_with_boundary(node, sharing.boundary.get(node.number, 0)) for node in nodes]
-        return Costs(
-            tuple(self._programs), tuple(nodes), sharing.stretches(), len(sharing), of_backend.unit, now - zero
-        )
+        return sharing
 
     def _call(self, node: NodeCost, tokens: Tokens) -> Call | None:
         cell, executor, _ = self._cells[node.number]
@@ -103,7 +114,7 @@ class _Collector:
         if not ids:
             return None
         cached = node.cached_tokens + (node.computed.get("logits", 0) if node.kind == "gen" else 0)
-        return Call(node.number, ids, written, cached)
+        return Call(node.number, ids, written, None if "unknown" in node.computed else cached)
 
 
 def _in_order(nodes: Iterable[NodeCost]) -> list[int]:

@@ -183,7 +183,8 @@ class Stretch:
         text: what it spells.
         calls: the nodes whose text runs through it.
         written: whether it was generated (by the first of `calls`).
-        computed: how many tokens of it were computed, all calls together; `length` where each was computed once.
+        computed: how many tokens of it were computed, all calls together; `length` where each was computed once. None
+            where the backend does not say.
         children: the stretches after it.
     """
 
@@ -193,7 +194,7 @@ class Stretch:
     text: str
     calls: tuple[int, ...]
     written: bool
-    computed: int
+    computed: int | None
     children: tuple[int, ...]
 
 
@@ -206,7 +207,8 @@ class Costs:
         nodes: every `gen` and `select`.
         stretches: the prefix tree of their texts; the first is the root. Empty where it is not known.
         sharing_of: how many of the nodes `stretches` shows.
-        unit: "tokens", or "bytes" where the backend counts these.
+        unit: what is counted: "tokens", or "bytes" by a mock.
+        stretch_unit: what `stretches` are made of: "tokens", or "bytes" where no tokenizer is known.
         now_s: when the report was made.
     """
 
@@ -215,6 +217,7 @@ class Costs:
     stretches: tuple[Stretch, ...]
     sharing_of: int
     unit: str
+    stretch_unit: str
     now_s: float
 
     @property

@@ -35,7 +35,8 @@ __all__ = ["Meter", "Reading", "progress", "shown_to_its_end"]
 
 _PER_SECOND = 4
 _WINDOW_S = 3.0
-_LEAST_SHARE = 0.02  # of the work, before its end is foretold
+_LEAST_SHARE = 0.1  # of the work, or so many programs, before its end is foretold
+_LEAST_DONE = 10
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Meter:
         self._generated = 0  # of programs that are done; for backends that count nothing
         self._start = self._counts()
         self._window: deque[tuple[float, int]] = deque([(self._began, 0)])
-        self._first_share: float | None = None
+        self._first: tuple[int, float] | None = None
 
     def read(self, *, last: bool = False) -> Reading:
         """How it stands now; the `last` reading is of the whole run."""
@@ -100,7 +101,7 @@ class Meter:
             running=running,
             waiting=waiting,
             elapsed_s=elapsed,
-            eta_s=self._eta(share, elapsed),
+            eta_s=self._eta(done, share, elapsed),
         )
 
     def _progress(self) -> tuple[int, float]:
@@ -123,13 +124,14 @@ class Meter:
         (since, before) = self._window[0]
         return (generated - before) / (now - since) if now > since else 0.0
 
-    def _eta(self, share: float, elapsed: float) -> float | None:
-        if self._first_share is None:
-            self._first_share = share  # what an earlier run has done took no time of this one
-        gained = share - self._first_share
+    def _eta(self, done: int, share: float, elapsed: float) -> float | None:
+        if self._first is None:
+            self._first = done, share  # what an earlier run has done took no time of this one
+        gained = share - self._first[1]
         if share >= 1.0:
             return 0.0
-        return elapsed * (1.0 - share) / gained if gained >= _LEAST_SHARE else None
+        foretold = gained >= _LEAST_SHARE or (gained > 0 and done - self._first[0] >= _LEAST_DONE)
+        return elapsed * (1.0 - share) / gained if foretold else None
 
     def _counts(self) -> tuple[int, int, int, int, int]:
         """Generated, cached and prompt tokens so far; requests that run and that wait."""
@@ -232,10 +234,14 @@ def line(reading: Reading, name: str, width: int, *, ended: bool = False) -> Ren
         columns.append(Text(name, style="bold blue"))
     if width - len(told) > 14:
         grid.add_column(ratio=1)
-        columns.append(ProgressBar(total=1.0, completed=min(1.0, reading.share), width=None))
+        columns.append(_bar(reading.share))
     grid.add_column(no_wrap=True, overflow="ellipsis")
     grid.add_row(*columns, told)
     return grid
+
+
+def _bar(share: float) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=min(1.0, share), complete_style="cyan", finished_style="green")
 
 
 def _clock(value: float) -> str:

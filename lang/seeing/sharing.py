@@ -29,13 +29,13 @@ class Call(NamedTuple):
         number: its node.
         prompt: the ids before its text.
         written: the ids of its text.
-        cached: how many of the prompt were not computed for it.
+        cached: how many of the prompt were not computed for it; None where the backend does not say.
     """
 
     number: int
     prompt: Sequence[int]
     written: Sequence[int]
-    cached: int
+    cached: int | None
 
 
 class Sharing:
@@ -72,7 +72,7 @@ class Sharing:
         self._texts.insert(at, text)
         ends = list(accumulate(map(len, parts[: len(call.prompt)])))
         whole = sum(end <= same for end in ends)  # tokens of the text that was there
-        return max(0, whole - max(call.cached, self._known(call.prompt)))
+        return max(0, whole - max(call.cached or 0, self._known(call.prompt)))
 
     def _known(self, ids: Sequence[int]) -> int:
         """How many tokens an earlier call begins with alike."""
@@ -95,13 +95,12 @@ class Sharing:
         """The tree, the root first, each stretch before those behind it."""
         tree = self._tree
         calls: list[list[int]] = [[] for _ in range(len(tree))]
-        computed = [0] * len(tree)
+        computed: list[int | None] = [0] * len(tree)
         for call, prompt, end in self._calls:
             for node in tree.up(end):
                 calls[node].append(call.number)
             for node in tree.up(prompt):
-                begin = tree.ends[node] - len(tree.edges[node])
-                computed[node] += min(len(tree.edges[node]), max(0, tree.ends[node] - max(begin, call.cached)))
+                computed[node] = _plus(computed[node], tree.ends[node] - len(tree.edges[node]), tree.ends[node], call)
         order = tree.depth_first()
         wrote = self._written()
         place = {node: at for at, node in enumerate(order)}
@@ -127,6 +126,13 @@ class Sharing:
             for node in self._tree.up(end):
                 first.setdefault(node, node not in before)
         return {node for node, wrote in first.items() if wrote}
+
+
+def _plus(so_far: int | None, begin: int, end: int, call: Call) -> int | None:
+    """With those of [begin, end) that were computed for the call."""
+    if so_far is None or call.cached is None:
+        return None
+    return so_far + max(0, end - max(begin, call.cached))
 
 
 def _common(a: bytes, b: bytes) -> int:

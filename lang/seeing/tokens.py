@@ -24,12 +24,14 @@ class Tokens:
 
     Attributes:
         unit: "tokens"; "bytes" where there are none, and prompts are their UTF-8 bytes with roles in ChatML.
+        counts: what the backend counts, "tokens" or "bytes".
     """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._bytes = None if isinstance(backend, MockBackend) else _token_bytes(backend)
         self.unit = "bytes" if self._bytes is None else "tokens"
+        self.counts = "bytes" if isinstance(backend, MockBackend) else "tokens"
 
     def ids(self, prompt: Prompt) -> Sequence[int]:
         """The ids of a prompt; empty where it has none (a conversation that the chat template refuses)."""

@@ -21,6 +21,7 @@ from ...errors import WeightsError
 from ..gguf_file import open_gguf
 from ..gguf_pointer import source_of
 from .decoder import CausalLM
+from .load_bar import load_bar
 
 __all__ = ["KINDS", "load_gguf"]
 
@@ -53,14 +54,16 @@ def load_gguf(model: CausalLM, folder: Path) -> None:
     for name, source, expert, place in _sources(model, architecture):
         by_source.setdefault(source, []).append((name, expert, place))
     _check(model, path, set(by_source), set(tensors))
-    for source, wanted in by_source.items():
-        tensor = tensors[source]
-        if tensor.tensor_type.name not in KINDS:
-            raise WeightsError(
-                f"{path}: {source} is stored as {tensor.tensor_type.name}; supported are {', '.join(KINDS)}"
-            )
-        for name, expert, place in wanted:
-            _fill(place, tensor, path, expert, _order(name, architecture, model), architecture)
+    with load_bar(path.name, sum(int(tensors[source].n_bytes) for source in by_source)) as read:
+        for source, wanted in by_source.items():
+            tensor = tensors[source]
+            if tensor.tensor_type.name not in KINDS:
+                raise WeightsError(
+                    f"{path}: {source} is stored as {tensor.tensor_type.name}; supported are {', '.join(KINDS)}"
+                )
+            for name, expert, place in wanted:
+                _fill(place, tensor, path, expert, _order(name, architecture, model), architecture)
+            read(int(tensor.n_bytes))
     model.loaded()
 
 

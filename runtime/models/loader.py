@@ -8,7 +8,7 @@ tensors are refused by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from ...errors import WeightsError
 from ..gguf_pointer import POINTER
 from .decoder import CausalLM
+from .load_bar import load_bar
 
 __all__ = ["load_weights", "random_weights", "weight_files"]
 
@@ -39,20 +40,34 @@ def load_weights(model: CausalLM, path: Path) -> None:
         return
     places = model.places()
     found: dict[str, str] = {}
-    for file, listed in weight_files(path).items():
-        with _opened(file) as tensors:
-            names = set(tensors.keys())
-            _check_listed(file, names, listed)
-            for name in sorted(names):
-                if model.ignores(name):
-                    continue
-                _check_new(file, name, places, found)
-                _fill(places[name], tensors, file, name)
-                found[name] = file.name
+    files = weight_files(path)
+    with load_bar(path.name, sum(file.stat().st_size for file in files)) as read:
+        for file, listed in files.items():
+            _fill_from(file, listed, model, places, found, read)
     missing = sorted(places.keys() - found.keys())
     if missing:
         raise WeightsError(f"{path} lacks {_few(missing)}, which {model.config.architecture} needs")
     model.loaded()
+
+
+def _fill_from(
+    file: Path,
+    listed: frozenset[str],
+    model: CausalLM,
+    places: Mapping[str, torch.Tensor],
+    found: dict[str, str],
+    read: Callable[[int], None],
+) -> None:
+    """Fills the places of one file's tensors; `found` says which file each came from (changed)."""
+    with _opened(file) as tensors:
+        names = set(tensors.keys())
+        _check_listed(file, names, listed)
+        for name in sorted(names):
+            if model.ignores(name):
+                continue
+            _check_new(file, name, places, found)
+            read(_fill(places[name], tensors, file, name))
+            found[name] = file.name
 
 
 def weight_files(path: Path) -> dict[Path, frozenset[str]]:
@@ -116,7 +131,8 @@ def _check_new(file: Path, name: str, places: Mapping[str, torch.Tensor], found:
         raise WeightsError(f"{name} is in {found[name]} and again in {file}; keep one")
 
 
-def _fill(place: torch.Tensor, tensors: Any, file: Path, name: str) -> None:
+def _fill(place: torch.Tensor, tensors: Any, file: Path, name: str) -> int:
+    """Copies a tensor to its place; the bytes that were read."""
     try:
         header = tensors.get_slice(name)
         dtype, shape = header.get_dtype(), list(header.get_shape())
@@ -124,7 +140,9 @@ def _fill(place: torch.Tensor, tensors: Any, file: Path, name: str) -> None:
             raise WeightsError(f"{file}: {name} is stored as {dtype}; only {', '.join(FLOATS)} are supported")
         if shape != list(place.shape):
             raise WeightsError(f"{file}: {name} has shape {shape}, but the config makes it {list(place.shape)}")
-        place.copy_(tensors.get_tensor(name))
+        tensor = tensors.get_tensor(name)
+        place.copy_(tensor)
+        return int(tensor.nbytes)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise WeightsError(f"{file}: {name} cannot be read: {error}") from error
 

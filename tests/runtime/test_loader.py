@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from radicel.errors import InvalidValueError, WeightsError
-from radicel.runtime.models import load_model
+from radicel.runtime.models import load_bar, load_model, loader
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 NAME = "model.layers.1.mlp.up_proj.weight"
@@ -166,3 +169,29 @@ def test_dummy_weights_need_no_file_and_repeat(folder: Path) -> None:
     assert 0.015 < one.embed.std().item() < 0.025
     with pytest.raises(InvalidValueError, match="load_format='gguf' is not known"):
         load_model(folder, device="cpu", load_format="gguf")
+
+
+def test_a_bar_counts_every_byte(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _shard(folder)
+    seen: list[int] = []
+
+    @contextmanager
+    def bar(title: str, size: int) -> Iterator[Callable[[int], None]]:
+        assert title == folder.name
+        yield seen.append
+        assert sum(seen) <= size <= sum(seen) + 20_000  # the headers of two files
+
+    monkeypatch.setattr(loader, "load_bar", bar)
+    assert len(load_model(folder, device="cpu").places()) == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "size", "shown"), [(True, 2_000_000_000, True), (True, 1000, False), (False, 2_000_000_000, False)]
+)
+def test_the_bar_is_for_large_models_on_terminals(terminal: bool, size: int, shown: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100)
+    with load_bar.load_bar("Qwen3-8B", size, console) as read:
+        read(size // 2)
+    assert ("Loading Qwen3-8B" in out.getvalue()) is shown
+    assert ("1.0/2.0 GB" in out.getvalue()) is shown

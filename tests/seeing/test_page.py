@@ -92,7 +92,7 @@ def test_big_runs_are_cut_and_say_so():
     programs = tuple(ProgramCost(i, "p", None, (Said("", "q"), Asked("", i)), None) for i in range(1000))
     leaves = tuple(Stretch(0, 0, 5, "abcde", (i,), False, 5, ()) for i in range(1000))
     root = Stretch(None, 0, 0, "", (), False, 0, tuple(range(1, 1001)))
-    text = page(Costs(programs, nodes, (root, *leaves), 1000, "tokens", 1.0))
+    text = page(Costs(programs, nodes, (root, *leaves), 1000, "tokens", "tokens", 1.0))
     assert text.count('<details class="program"') == 200
     assert "… and 800 more programs" in text
     assert "… and 600 more values" in text
@@ -229,5 +229,5 @@ def test_a_narrow_window_needs_no_scrolling_sideways(fresh):
 
 def test_pieces_without_logprobs_are_plain_text():
     node = NodeCost(0, 0, "gen", "x", "", text="a <b>", pieces=(Piece("a "), Piece("<b>")))
-    text = page(Costs((ProgramCost(0, "p", None, (Asked("", 0),), None),), (node,), (), 0, "tokens", 0.0))
+    text = page(Costs((ProgramCost(0, "p", None, (Asked("", 0),), None),), (node,), (), 0, "tokens", "", 0.0))
     assert '<div class="text written">a &lt;b&gt;</div>' in text

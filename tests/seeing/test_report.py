@@ -37,7 +37,8 @@ def test_every_value_is_there_with_its_branch_its_tokens_and_its_line():
     assert (note.state, note.generated_tokens, note.finish_reason) == ("done", 2, "stop")
     assert note.prompt_tokens == note.computed["unknown"] > 0, "a mock has no cache and gives no reasons"
     assert report.nodes[2].probabilities == {"good": 1.0, "bad": 0.0}
-    assert report.costs.unit == "bytes"
+    assert (report.costs.unit, report.costs.stretch_unit) == ("bytes", "bytes")
+    assert {one.computed for one in report.costs.stretches if one.length and not one.written} == {None}
 
 
 def test_times_are_in_order_and_phases_add_up():

@@ -18,12 +18,21 @@ _AGAIN = 1.05
 """Stretches of which each token was computed so often, or more, were computed again."""
 
 
+_KEYS = {
+    "plain": "prompt",
+    "once": "prompt, computed once",
+    "held": "prompt, in the cache before",
+    "again": "prompt, computed again",
+    "wrote": "generated",
+}
+
+
 def prefixes(costs: Costs) -> Html:
     """The section."""
     if len(costs.stretches) < 2:
         why = "Not known: the programs ran on several backends, or their prompts have no token ids."
         return el("section", el("h2", "Shared prefixes"), el("p", why), id="prefixes")
-    stretches, unit = costs.stretches, costs.unit
+    stretches, unit = costs.stretches, costs.stretch_unit
     distinct = sum(one.length for one in stretches if not one.written)
     total = sum(one.length * len(one.calls) for one in stretches if not one.written)
     about = (
@@ -31,13 +40,10 @@ def prefixes(costs: Costs) -> Html:
         "left to right. A box is as wide as it has tokens, and as high as the boxes behind it: a tall one was shared."
     )
     drawing = _Drawing(stretches, unit)
-    keys = [
-        ("once", "prompt, computed once"),
-        ("held", "prompt, in the cache before"),
-        ("again", "prompt, computed again"),
-        ("wrote", "generated"),
+    kinds = {_kind(one) for one in stretches[1:]}
+    legend = [
+        el("li", el("i", class_=f"key {kind}"), el("span", text)) for kind, text in _KEYS.items() if kind in kinds
     ]
-    legend = [el("li", el("i", class_=f"key {name}"), el("span", text)) for name, text in keys]
     boxes = el(
         "div",
         *drawing.boxes(),
@@ -128,12 +134,16 @@ class _Drawing:
 def _kind(one: Stretch) -> str:
     if one.written:
         return "wrote"
+    if one.computed is None:
+        return "plain"
     if one.computed == 0:
         return "held"
     return "again" if one.computed > _AGAIN * one.length else "once"
 
 
 def _cost(one: Stretch) -> str:
+    if one.computed is None:
+        return "generated" if one.written else "the backend does not say how often it was computed"
     times = one.computed / one.length
     if one.written:
         return "generated" + (f", and computed {times:.1f} times as a prompt" if one.computed else "")
