@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -39,6 +40,9 @@ from .stats import Counters, RuntimeStats
 from .stepper import Stepper
 
 __all__ = ["Engine", "EngineConfig"]
+
+SWITCH_S = 1e-3
+"""Most seconds that a thread keeps the interpreter while another waits, once an engine runs in the process."""
 
 _log = logging.getLogger("radicel")
 
@@ -89,6 +93,8 @@ class Engine:
 
     def start(self) -> None:
         """Starts the thread."""
+        # Whoever computes in Python keeps the interpreter for so long; the engine must not wait for a whole step.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._thread = threading.Thread(target=self._main, name="radicel-engine", daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""The runtime on a GPU: the same answers as transformers, through the PyTorch path.
+"""The runtime on a GPU: the same answers as transformers, with everything on and with each part off.
 
 In float32 ids are equal (up to the named tie); in bfloat16 two right implementations round differently, so each chosen
 id must be within `NEAR` of transformers' own best logit, teacher-forced on our text.
@@ -23,6 +23,7 @@ NEAR = 0.5
 
 # A step alone takes as long as a step of thirty, so modes that run many steps take fewer or shorter prompts.
 SHORT = 400
+LITTLE = 500
 
 Mode = Callable[[LocalRuntime, list[Expected]], list[Any]]
 
@@ -64,6 +65,10 @@ def short(expected: list[Expected]) -> list[Expected]:
     return [want for want in expected if len(want.prompt_ids) < SHORT]
 
 
+def some(expected: list[Expected]) -> list[Expected]:
+    return expected[::4]
+
+
 MODES: list[tuple[str, Mode, dict[str, Any], Callable[[list[Expected]], list[Expected]]]] = [
     ("alone", alone, {}, lambda expected: expected[::3]),
     ("warm", warm, {}, lambda expected: expected[::3]),
@@ -71,8 +76,12 @@ MODES: list[tuple[str, Mode, dict[str, Any], Callable[[list[Expected]], list[Exp
     ("eight at a time", eight_at_a_time, {}, list),
     ("five samples", five_samples, {}, list),
     ("chunks of 7", together, {"prefill_chunk": 7}, short),
-    ("little memory", together, {"kv_tokens": 500}, short),
+    ("little memory", together, {"kv_tokens": LITTLE}, short),
     ("cache off", together, {"prefix_cache": False}, list),
+    ("no overlap", together, {"overlap": False}, some),
+    ("no graphs", together, {"cuda_graphs": False}, some),
+    ("no radix items", together, {"attention": "flat"}, some),
+    ("torch alone", together, {"attention": "torch", "cuda_graphs": False, "overlap": False}, some),
 ]
 
 
@@ -95,7 +104,10 @@ def test_float32_ids_equal_transformers(mode: Any, expected: list[Expected]) -> 
         for want, got in zip(expected, run(runtime, expected)):
             want.assert_equal(got.token_ids)
         runtime.check()
-        assert runtime.stats().kv_used == 0
+        stats = runtime.stats()
+        assert stats.kv_used == 0
+        assert (stats.preemptions > 0) == (settings.get("kv_tokens") == LITTLE)
+        assert 0 <= stats.gpu_idle_share < 1
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +156,37 @@ def test_a_seed_gives_the_same_text_alone_and_in_a_batch() -> None:
         one = runtime.generate("Once upon a time", sampling)
         many = runtime.generate(["Once upon a time", "The sea", "A recipe for soup:"] * 4, sampling)
         assert {g.text for g in many[::3]} == {one.text}
+
+
+def test_everything_on_gives_what_everything_off_gives() -> None:
+    """Constrained and free rows, forced runs, branches and seeds in one batch, in float32."""
+
+    @function
+    def plan(s: Any, place: str) -> None:
+        s += user(f"Describe {place}.")
+        with s.fork(2) as branches:
+            branches += assistant(gen("facts", schema=dict[str, int], max_tokens=40, temperature=0))
+        s += assistant(gen("text", max_tokens=24, temperature=0.8, seed=3))
+        s += user("When?") + assistant(gen("year", regex="(19|20)[0-9]{2} (before|after) noon", max_tokens=16))
+
+    places = [{"place": name} for name in ("Bern", "Oslo", "Cork", "Kyiv", "Lima", "Aix")]
+    plain = {"attention": "torch", "cuda_graphs": False, "overlap": False, "prefix_cache": False, "forced_runs": False}
+    found = []
+    for settings in ({}, plain):
+        with LocalRuntime(
+            device="cuda", dtype="float32", kv_tokens=20_000, check_invariants=True, seed=0, **settings
+        ) as runtime:
+            states = plan.run_batch(places, backend=runtime)
+            found.append([(state["facts"], state["text"], state["year"]) for state in states])
+    assert found[0] == found[1]
+
+
+def test_graphs_are_captured_for_rows_and_for_forced_runs() -> None:
+    with LocalRuntime(device="cuda", kv_tokens=20_000, check_invariants=True) as runtime:
+        if runtime._runner._graphs is None:
+            pytest.skip("this installation has no Triton, and so no attention that can be captured")
+        runtime.generate(["One", "Two", "Three"], temperature=0, max_tokens=8, ignore_eos=True)
+        runtime.generate("Yes or no?", regex="(yes|no), and that is the end", max_tokens=24)
+        kinds = {queries for _, queries in runtime._runner._graphs._graphs}
+        assert 1 in kinds
+        assert kinds & {2, 4, 8}
