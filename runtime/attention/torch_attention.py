@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from ..batch import StepBatch
 from ..kv_cache import upload
+from .shared_read import SharedGroup, attend_shared, families, run_of
 
 __all__ = ["TorchAttention", "TorchMeta", "create"]
 
@@ -30,6 +31,8 @@ GROUP_NUMBERS = 1 << 26
 """Most numbers of the keys gathered at once for several sequences: bounds the copies of keys and of values."""
 MASK_CELLS = 1 << 24
 """Most cells of one mask, or of the scores that are written out: bounds a block's query rows × positions."""
+FEW_QUERIES = 16
+"""Most queries of a sequence whose scores over a shared prefix are written out; beyond, scores cost more than keys."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Group:
 
     Attributes:
         tokens: which tokens of the step these are, sequence after sequence: a slice where they lie side by side.
-        slots: integers [B · num_kv], what to gather.
+        slots: what to gather: integers [B · num_kv], or a slice where nothing needs to be copied.
         size: B.
         num_queries: of each sequence.
         num_kv: gathered positions of each.
@@ -63,7 +66,7 @@ class Group:
     """
 
     tokens: slice | Tensor
-    slots: Tensor
+    slots: slice | Tensor
     size: int
     num_queries: int
     num_kv: int
@@ -81,7 +84,7 @@ class TorchMeta:
 
     batch: StepBatch
     page_table: Tensor
-    groups: dict[tuple[int, bool], tuple[Group, ...]]
+    groups: dict[tuple[int, bool], tuple[Group | SharedGroup, ...]]
 
 
 def create(*, num_heads: int, kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> TorchAttention:
@@ -107,7 +110,7 @@ class TorchAttention:
         """Remembers the step; its sequences are grouped when the first layer of a kind asks."""
         return TorchMeta(batch, page_table, {})
 
-    def groups(self, meta: TorchMeta, window: int = 0, written: bool = False) -> tuple[Group, ...]:
+    def groups(self, meta: TorchMeta, window: int = 0, written: bool = False) -> tuple[Group | SharedGroup, ...]:
         """The groups of a step, for layers with a window or with scores that are `written` out."""
         kind = (window, written)
         if kind not in meta.groups:
@@ -129,18 +132,62 @@ class TorchAttention:
         scale = self.head_dim**-0.5 if scale is None else scale
         groups = self.groups(meta, window, softcap > 0)
         if len(groups) == 1 and isinstance(groups[0].tokens, slice):
-            return self._attend_group(layer_k, layer_v, q, groups[0], scale, softcap)
+            return self._attend_any(layer_k, layer_v, q, groups[0], scale, softcap)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for group in groups:
-            out[group.tokens] = self._attend_group(layer_k, layer_v, q[group.tokens], group, scale, softcap)
+            out[group.tokens] = self._attend_any(layer_k, layer_v, q[group.tokens], group, scale, softcap)
         return out
 
-    def _grouped(self, batch: StepBatch, table: Tensor, window: int, written: bool) -> Iterator[Group]:
+    def _grouped(self, batch: StepBatch, table: Tensor, window: int, written: bool) -> Iterator[Group | SharedGroup]:
         starts = np.cumsum(batch.q_lens) - batch.q_lens
         # Positions before the window of a sequence's first query are nobody's: they are not gathered.
         shown = np.minimum(batch.kv_lens, batch.q_lens + (window - 1)) if window else batch.kv_lens
         for members in self._similar(batch.q_lens, shown):
-            yield self._group(batch, members, starts, table, shown, window, written)
+            if self.device.type != "cpu" or window or written or len(members) == 1:
+                yield self._group(batch, members, starts, table, shown, window, written)
+                continue
+            seen = batch.kv_lens[members] - batch.q_lens[members] + 1
+            for some, shared in families(table.numpy(), batch.rows[members], seen):
+                piece = self._shared_piece(batch, members[some]) if shared else 0
+                if piece > 1:
+                    for first in range(0, len(some), piece):
+                        yield self._shared_group(batch, members[some[first : first + piece]], starts, table, shared)
+                else:
+                    yield self._group(batch, members[some], starts, table, shown, window, written)
+
+    def _shared_piece(self, batch: StepBatch, members: NDArray[np.intp]) -> int:
+        """How many of some sequences may write out all their scores together; 0 where they had better not."""
+        num_queries = int(batch.q_lens[members[0]])
+        cells = num_queries * self.share * self.kv_heads * int(batch.kv_lens[members].max())
+        return MASK_CELLS // cells if num_queries <= FEW_QUERIES else 0
+
+    def _tokens(self, members: NDArray[np.intp], starts: NDArray[np.int32], num_queries: int) -> slice | Tensor:
+        """Which tokens of the step the queries of some sequences are."""
+        tokens = (starts[members, None] + np.arange(num_queries)).reshape(-1).astype(np.int64)
+        whole = bool((np.diff(tokens) == 1).all())
+        return slice(int(tokens[0]), int(tokens[-1]) + 1) if whole else upload(tokens, self.device)
+
+    def _shared_group(
+        self, batch: StepBatch, members: NDArray[np.intp], starts: NDArray[np.int32], table: Tensor, shared: int
+    ) -> SharedGroup:
+        num_queries, host = int(batch.q_lens[members[0]]), table.numpy()
+        rows, own_lens = batch.rows[members], batch.kv_lens[members] - shared
+        num_own = int(own_lens.max())
+        slots = host[rows, shared : shared + num_own]
+        columns = np.arange(num_own)
+        inside = columns < own_lens[:, None]
+        last_seen = (own_lens - num_queries)[:, None] + np.arange(num_queries)
+        mask = np.tile(columns <= last_seen[:, :, None], (1, self.share, 1))
+        prefix = host[rows[0], :shared]
+        return SharedGroup(
+            self._tokens(members, starts, num_queries),
+            run_of(prefix) or torch.from_numpy(prefix.copy()),
+            torch.from_numpy(np.where(inside, slots, prefix[0]).reshape(-1)),
+            len(members),
+            num_queries,
+            num_own,
+            None if mask.all() else torch.from_numpy(mask),
+        )
 
     def _group(
         self,
@@ -155,12 +202,12 @@ class TorchAttention:
         num_queries = int(batch.q_lens[members[0]])
         kv_lens = shown[members]
         num_kv = int(kv_lens.max())
-        tokens = (starts[members, None] + np.arange(num_queries)).reshape(-1).astype(np.int64)
-        whole = bool((np.diff(tokens) == 1).all())
         lens = upload(kv_lens.astype(np.int64), self.device)
+        slots = self._slots(batch, members, table, kv_lens, lens).reshape(-1)
+        one = len(members) == 1 and self.device.type == "cpu"
         return Group(
-            slice(int(tokens[0]), int(tokens[-1]) + 1) if whole else upload(tokens, self.device),
-            self._slots(batch, members, table, kv_lens, lens).reshape(-1),
+            self._tokens(members, starts, num_queries),
+            (run_of(slots.numpy()) if one else None) or slots,
             len(members),
             num_queries,
             num_kv,
@@ -211,6 +258,19 @@ class TorchAttention:
             mask = mask[:, None] if stop - start == 1 else mask[:, None].repeat(1, 1, self.share, 1)
             yield Block(start, stop, first, end, mask, False)
 
+    def _attend_any(
+        self, layer_k: Tensor, layer_v: Tensor, q: Tensor, group: Group | SharedGroup, scale: float, softcap: float
+    ) -> Tensor:
+        """[tokens, heads, head_dim] of one group."""
+        if isinstance(group, Group):
+            return self._attend_group(layer_k, layer_v, q, group, scale, softcap)
+        shape = (group.size, group.num_own, self.kv_heads, self.head_dim)
+        caches = {"keys": layer_k, "values": layer_v}
+        shared = [self._gather(f"shared {name}", cache, group.shared) for name, cache in caches.items()]
+        own = [self._gather(name, cache, group.own).view(shape) for name, cache in caches.items()]
+        q = q.reshape(group.size, group.num_queries, -1, self.head_dim)
+        return attend_shared(q, (shared[0], shared[1]), (own[0], own[1]), group.mask, scale)
+
     def _attend_group(
         self, layer_k: Tensor, layer_v: Tensor, q: Tensor, group: Group, scale: float, softcap: float
     ) -> Tensor:
@@ -253,16 +313,18 @@ class TorchAttention:
         keys, values = keys.repeat_interleave(self.share, 1), values.repeat_interleave(self.share, 1)
         return functional.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=scale)
 
-    def _gather(self, name: str, cache: Tensor, slots: Tensor) -> Tensor:
+    def _gather(self, name: str, cache: Tensor, slots: slice | Tensor) -> Tensor:
         """`cache[slots]`, valid until the next call under the same name."""
+        if isinstance(slots, slice):
+            return cache[slots]
         if self.device.type != "cpu":
             return cache.index_select(0, slots)
         # Fresh memory for every layer would cost more in page faults than the copy itself.
-        held = self._scratch.get(name)
-        if held is None or len(held) < len(slots) or held.dtype != cache.dtype:
-            held = torch.empty((1 << (len(slots) - 1).bit_length(), *cache.shape[1:]), dtype=cache.dtype)
+        count, held = slots.shape[0], self._scratch.get(name)
+        if held is None or held.shape[0] < count or held.dtype != cache.dtype:
+            held = torch.empty((1 << (count - 1).bit_length(), *cache.shape[1:]), dtype=cache.dtype)
             self._scratch[name] = held
-        return torch.index_select(cache, 0, slots, out=held[: len(slots)])
+        return torch.index_select(cache, 0, slots, out=held[:count])
 
     def _similar(self, q_lens: NDArray[np.int32], kv_lens: NDArray[np.int32]) -> Iterator[NDArray[np.intp]]:
         """Sequences that are computed together: equally many queries, lengths within a factor of two."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from radicel.errors import InvalidValueError
 from radicel.kernels.reference import ragged_attention
 from radicel.runtime.attention import attention_names, make_attention, torch_attention
+from radicel.runtime.attention.shared_read import SharedGroup
 from radicel.runtime.batch import StepBatch
 
 CPU = torch.device("cpu")
@@ -144,3 +145,68 @@ def test_found_by_name() -> None:
     assert isinstance(make_attention("auto", **sizes), torch_attention.TorchAttention)
     with pytest.raises(InvalidValueError, match=r"attention='flash' is not known; one of: auto, .*torch"):
         make_attention("flash", **sizes)
+
+
+FAMILIES: dict[str, list[tuple[int, int, int]]] = {
+    "decode": [(1, 90, 0), (1, 85, 0), (1, 89, 0)],
+    "two prefixes beside two strangers": [(1, 90, 0), (1, 90, 1), (1, 70, 0), (1, 88, 1), (1, 60, 2), (1, 60, 3)],
+    "short runs": [(3, 90, 0), (3, 70, 0), (3, 68, 0)],
+    "a query of the last shared position": [(1, 65, 0), (1, 66, 0), (1, 64, 0)],
+    "all of it shared": [(1, 64, 0), (1, 64, 0)],
+    "a chunk and decode": [(20, 90, 0), (1, 90, 0), (1, 70, 0), (20, 96, 0)],
+    "too little is shared": [(1, 30, 0), (1, 90, 0)],
+}
+"""(queries, positions, whose first 64 positions it begins with)."""
+
+
+@pytest.mark.parametrize("in_a_row", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
+)
+@pytest.mark.parametrize("share", [1, 3])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_shared_is_read_once(name, share, dtype, tolerance, in_a_row):
+    generator = torch.Generator().manual_seed(len(name))
+    members = FAMILIES[name]
+    batch = _step([(q, n) for q, n, _ in members], list(range(len(members)))[::-1])
+    cache = torch.randn((2, NUM_SLOTS, KV_HEADS, DIM), generator=generator).to(dtype)
+    cache[:, NUM_SLOTS - 1] = torch.nan
+    table = torch.randint(0, NUM_SLOTS - 1, (16, CONTEXT), generator=generator, dtype=torch.int32)
+    for row, (_, n, prefix) in zip(batch.rows.tolist(), members):
+        alone = torch.randperm(NUM_SLOTS - 1, generator=torch.Generator().manual_seed(prefix))[:64]
+        table[row, :64] = torch.arange(64) + 70 * prefix if in_a_row else alone
+        table[row, n:] = NUM_SLOTS - 1
+    q = torch.randn((batch.num_tokens, KV_HEADS * share, DIM), generator=generator).to(dtype)
+    attention = torch_attention.TorchAttention(KV_HEADS * share, KV_HEADS, DIM, CPU)
+    meta = attention.prepare(batch, table)
+    found = attention.attend(cache[0], cache[1], q, meta)
+    starts = torch.from_numpy(np.concatenate(([0], np.cumsum(batch.q_lens))))
+    rows, kv_lens = torch.from_numpy(batch.rows), torch.from_numpy(batch.kv_lens)
+    wanted = ragged_attention(q, cache[0], cache[1], table, rows, starts, kv_lens, DIM**-0.5)
+    torch.testing.assert_close(found.double(), wanted.double(), atol=tolerance, rtol=tolerance)
+    shared = [group for group in attention.groups(meta) if isinstance(group, SharedGroup)]
+    assert sum(group.size for group in shared) == {
+        "decode": 3, "two prefixes beside two strangers": 4, "short runs": 3, "a query of the last shared position": 3,
+        "all of it shared": 2, "a chunk and decode": 2, "too little is shared": 0,
+    }[name]  # fmt: skip
+    assert all(isinstance(group.shared, slice) == in_a_row for group in shared)
+
+
+def test_slots_in_a_row_are_not_copied() -> None:
+    attention = torch_attention.TorchAttention(4, 2, 8, CPU)
+    table = torch.zeros((4, 100), dtype=torch.int32)
+    table[1, :50] = torch.arange(7, 57)
+    table[2, :50] = torch.arange(50).flip(0)
+    for row, run in ((1, slice(7, 57)), (2, None)):
+        (group,) = attention.groups(attention.prepare(_step([(1, 50)], [row]), table))
+        assert (group.slots if isinstance(group.slots, slice) else None) == run
+
+
+def test_scores_over_a_shared_prefix_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = torch_attention.TorchAttention(4, 2, 8, CPU)
+    table = torch.zeros((8, 100), dtype=torch.int32)
+    table[:, :80] = torch.arange(80)
+    step = _step([(1, 90)] * 7, list(range(7)))
+    monkeypatch.setattr(torch_attention, "MASK_CELLS", 3 * 4 * 90)
+    sizes = [group.size for group in attention.groups(attention.prepare(step, table)) if isinstance(group, SharedGroup)]
+    assert sizes == [3, 3]  # the seventh is a group of its own by the other limit
