@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .attention import Attention
 from .batch import TRASH_SLOT, StepBatch
@@ -22,7 +23,7 @@ from .kv_cache import KVCache, upload
 from .models import CausalLM
 from .models.layers import Step
 
-__all__ = ["FixedAttention", "StepGraphs", "capture", "graph_sizes", "known"]
+__all__ = ["FixedAttention", "StepGraphs", "StepIds", "capture", "graph_sizes"]
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, Tensor]
@@ -50,6 +51,28 @@ def graph_sizes(most: int) -> list[int]:
     return sorted({*(size for size in steps if size < most), most})
 
 
+class StepIds:
+    """The ids of a step's tokens, of which some are known on the device only: one table of both, read in one launch.
+
+    Attributes:
+        sampled: int64 [num_rows], the ids that the last step sampled, always at this address.
+    """
+
+    def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
+        self._num_rows = num_rows
+        self._table = torch.cat((torch.zeros(num_rows, dtype=torch.int64), torch.arange(vocab_size))).to(device)
+        self.sampled = self._table[:num_rows]
+
+    def places(self, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the table the ids of a `StepBatch` stand, those that it names by their row included."""
+        found: NDArray[np.int64] = np.where(token_ids < 0, -1 - token_ids, token_ids + self._num_rows)
+        return found
+
+    def of(self, places: Tensor) -> Tensor:
+        """int64 [T], the ids at these places."""
+        return self._table.index_select(0, places)
+
+
 MOST_QUERIES = 8
 """Most tokens of a row in a step that is replayed."""
 
@@ -63,7 +86,7 @@ class StepGraphs:
 
     Args:
         model, kv, attention: as the runner has them; none of their tensors may move.
-        sampled: int64, the ids that the last step sampled, always at this address.
+        ids: turns what a step says of its tokens into their ids.
         most: most tokens of a step that is replayed.
         most_bytes: of device memory for graphs; once they have as much, steps of other sizes run without.
         capture: makes a replay of a call; tests pass one that captures nothing.
@@ -78,7 +101,7 @@ class StepGraphs:
         kv: KVCache,
         attention: FixedAttention,
         *,
-        sampled: Tensor,
+        ids: StepIds,
         most: int,
         most_bytes: int = 4 << 30,
         capture: Callable[[Replay], Replay] | None = None,
@@ -86,7 +109,7 @@ class StepGraphs:
         self._model = model
         self._kv = kv
         self._attention = attention
-        self._sampled = sampled
+        self._ids = ids
         self._sizes = graph_sizes(most)
         self._inputs = torch.full((3, most), TRASH_SLOT, dtype=torch.int64, device=model.device)
         self._graphs: dict[tuple[int, int], Replay] = {}
@@ -111,7 +134,8 @@ class StepGraphs:
         self._attention.prepare_fixed(batch, self._kv.page_table, queries)
         # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
         padded = np.full((3, size), TRASH_SLOT, np.int64)
-        padded[:, :count] = batch.token_ids, batch.positions, batch.slots
+        padded[0] = self._ids.places(np.zeros(1, np.int64))
+        padded[:, :count] = self._ids.places(batch.token_ids), batch.positions, batch.slots
         self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
         if key not in self._graphs:
             try:
@@ -140,8 +164,8 @@ class StepGraphs:
         return replay
 
     def _step(self, size: int, queries: int) -> Outputs:
-        ids, positions, slots = self._inputs[:, :size].unbind(0)
-        token_ids = known(ids, self._sampled)
+        places, positions, slots = self._inputs[:, :size].unbind(0)
+        token_ids = self._ids.of(places)
         meta = self._attention.fixed_meta(self._kv.page_table, size, queries)
         hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
         return hidden, self._model.logits(hidden)
@@ -149,11 +173,6 @@ class StepGraphs:
 
 def _free_bytes(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
-
-
-def known(token_ids: Tensor, sampled: Tensor) -> Tensor:
-    """The ids of a step, where those that a `StepBatch` names by their row are taken from what was sampled last."""
-    return torch.where(token_ids < 0, sampled[(-1 - token_ids).clamp_(min=0)], token_ids)
 
 
 class _Capture:

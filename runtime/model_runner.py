@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidValueError
 from .attention import make_attention
 from .batch import SampleBatch, StepBatch, StepResult, StepTimes
-from .cuda_graph import FixedAttention, StepGraphs, known
+from .cuda_graph import FixedAttention, StepGraphs, StepIds
 from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
@@ -118,12 +118,12 @@ class ModelRunner:
             dtype=model.dtype,
         )
         self._logit_chunk = max(1, LOGIT_BYTES // (4 * self.vocab_size))
-        self._sampled = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
+        self._ids = StepIds(num_rows, config.vocab_size, self.device)
         self._clock = _Clock() if self.device.type == "cuda" else None
         self._graphs: StepGraphs | None = None
         if cuda_graphs and self.device.type == "cuda" and isinstance(self._attention, FixedAttention):
             most = min(num_rows, self._logit_chunk)
-            self._graphs = StepGraphs(model, self._kv, self._attention, sampled=self._sampled, most=most)
+            self._graphs = StepGraphs(model, self._kv, self._attention, ids=self._ids, most=most)
 
     def forward(self, batch: StepBatch) -> StepOutput:
         """Launches the step: page-table updates, all layers, and the LM head where its output is small enough.
@@ -142,9 +142,8 @@ class ModelRunner:
                     where = None if len(batch.logit_rows) == batch.num_tokens else batch.logit_rows
                     return self._launched(StepOutput(*replayed, self._model.logits, where))
             all_rows = len(batch.logit_rows) == batch.num_tokens
-            token_ids = upload(batch.token_ids, self.device)
             step = Step(
-                token_ids=known(token_ids, self._sampled) if (batch.token_ids < 0).any() else token_ids,
+                token_ids=self._ids.of(upload(self._ids.places(batch.token_ids), self.device)),
                 positions=upload(batch.positions, self.device),
                 slots=upload(batch.slots, self.device),
                 logit_rows=None if all_rows else upload(batch.logit_rows, self.device),
@@ -176,7 +175,7 @@ class ModelRunner:
             else:
                 ids = torch.empty(0, dtype=torch.int64, device=self.device)
             found = look_up(output.rows, batch, ids, vocab=self.sample_vocab, chunk=self._logit_chunk)
-            self._sampled[: len(ids)] = ids
+            self._ids.sampled[: len(ids)] = ids
             return Pending(ids, found, self._clock)
 
     def penalty_state(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> TokenCounts:
@@ -185,7 +184,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Frees the device's memory; the runner is of no use afterwards."""
-        for name in ("_graphs", "_kv", "_model", "_attention", "_sampled"):
+        for name in ("_graphs", "_kv", "_model", "_attention", "_ids"):
             self.__dict__.pop(name, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -37,7 +37,7 @@ def made(tiny_llama: Path) -> Any:
 def _replaying(runtime: LocalRuntime, capture: Any, most: int = 6) -> StepGraphs:
     runner = runtime._runner
     runner._graphs = StepGraphs(
-        runner._model, runner._kv, runner._attention, sampled=runner._sampled, most=most, capture=capture
+        runner._model, runner._kv, runner._attention, ids=runner._ids, most=most, capture=capture
     )
     return runner._graphs
 
