@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from ..errors import RadicelError
 from .output import complain
+from .place import place_of
 from .words import UnsupportedCommandError, parser
 
 __all__ = ["main", "parser"]
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.traceback:
             raise
         own = isinstance(error, RadicelError)
-        complain(str(error) if own else f"{type(error).__name__}: {error} (--traceback shows where)")
+        place = place_of(error) if hasattr(args, "program") else None  # a command that runs code of the user's
+        message = str(error) if own else f"{type(error).__name__}: {error} (--traceback shows where)"
+        complain(message if place is None else f"{place}: {message}")
         return EXIT_FAILED
     return 0
