@@ -58,7 +58,7 @@ class Group:
 
     Attributes:
         tokens: which tokens of the step these are, sequence after sequence: a slice where they lie side by side.
-        slots: what to gather: integers [B · num_kv], or a slice where nothing needs to be copied.
+        slots: integers [B · num_kv], what to gather.
         size: B.
         num_queries: of each sequence.
         num_kv: gathered positions of each.
@@ -66,7 +66,7 @@ class Group:
     """
 
     tokens: slice | Tensor
-    slots: slice | Tensor
+    slots: Tensor
     size: int
     num_queries: int
     num_kv: int
@@ -203,11 +203,9 @@ class TorchAttention:
         kv_lens = shown[members]
         num_kv = int(kv_lens.max())
         lens = upload(kv_lens.astype(np.int64), self.device)
-        slots = self._slots(batch, members, table, kv_lens, lens).reshape(-1)
-        one = len(members) == 1 and self.device.type == "cpu"
         return Group(
             self._tokens(members, starts, num_queries),
-            (run_of(slots.numpy()) if one else None) or slots,
+            self._slots(batch, members, table, kv_lens, lens).reshape(-1),
             len(members),
             num_queries,
             num_kv,

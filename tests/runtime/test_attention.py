@@ -192,16 +192,6 @@ def test_what_is_shared_is_read_once(name, share, dtype, tolerance, in_a_row):
     assert all(isinstance(group.shared, slice) == in_a_row for group in shared)
 
 
-def test_slots_in_a_row_are_not_copied() -> None:
-    attention = torch_attention.TorchAttention(4, 2, 8, CPU)
-    table = torch.zeros((4, 100), dtype=torch.int32)
-    table[1, :50] = torch.arange(7, 57)
-    table[2, :50] = torch.arange(50).flip(0)
-    for row, run in ((1, slice(7, 57)), (2, None)):
-        (group,) = attention.groups(attention.prepare(_step([(1, 50)], [row]), table))
-        assert (group.slots if isinstance(group.slots, slice) else None) == run
-
-
 def test_scores_over_a_shared_prefix_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = torch_attention.TorchAttention(4, 2, 8, CPU)
     table = torch.zeros((8, 100), dtype=torch.int32)
