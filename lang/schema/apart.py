@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import importlib
 import os
 import pickle
 import subprocess
@@ -23,7 +25,7 @@ from typing import Any, TypeVar
 from ..errors import ConstraintError
 from . import hurry
 
-__all__ = ["LIMIT", "MEMORY", "run", "start", "stop"]
+__all__ = ["LIMIT", "MEMORY", "goes", "run", "start", "stop", "warm"]
 
 LIMIT = 20.0
 """Seconds after which the process is killed."""
@@ -31,6 +33,7 @@ MEMORY = 4 * 1024**3
 """Bytes of address space that it may take (where the system can say so)."""
 
 _MOST = 2  # processes
+_PATIENCE = 0.5  # seconds to wait for one before another is started
 _LARGE = 4_000  # characters that take longer than _QUICK
 _QUICK = 0.004  # seconds
 
@@ -88,15 +91,15 @@ class _Pool:
     """The processes, started when they are needed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free = threading.Semaphore(_MOST)
+        self._changed = threading.Condition()
         self._idle: list[_Process] = []
+        self._busy = 0
         self._pid = os.getpid()
         self.users = 0
 
     def add(self, users: int) -> None:
         """Counts engines; with the last one the processes go."""
-        with self._lock:
+        with self._changed:
             self._forget_after_fork()
             self.users += users
             idle = [] if self.users else self._idle
@@ -111,36 +114,46 @@ class _Pool:
             ConstraintError: it took too long, or died.
             OSError: no process can be started.
         """
-        with self._free:
-            with self._lock:
-                self._forget_after_fork()
-                process = self._idle.pop() if self._idle else None
-            waited = process is not None
+        process = self._taken()
+        waited = process is not None
+        try:
             process = process or _Process()
-            try:
-                answer = process.ask(question, limit)
-            except BaseException as error:
+            answer = process.ask(question, limit)
+        except BaseException as error:
+            self._done(None)
+            if process is not None:
                 process.end()
-                if not isinstance(error, EOFError):
-                    raise
-                if not waited or process.late:
-                    raise _lost(process.late, limit) from None
-            else:
-                self._give_back(process)
-                return answer
-        return self.ask(question, limit)  # it died before it was asked, perhaps
+            if process is None or not isinstance(error, EOFError):
+                raise
+            if not waited or process.late:
+                raise _lost(process.late, limit) from None
+            return self.ask(question, limit)  # it died before it was asked, perhaps
+        self._done(process)
+        return answer
 
-    def _give_back(self, process: _Process) -> None:
-        with self._lock:
-            kept = self.users > 0 and not process.late
-            if kept:
+    def _taken(self) -> _Process | None:
+        """An idle process; None: one more may be started."""
+        with self._changed:
+            self._forget_after_fork()
+            if not self._idle and self._busy:  # it is often done sooner than another is there
+                self._changed.wait_for(lambda: bool(self._idle), _PATIENCE)
+            self._changed.wait_for(lambda: self._idle or self._busy < _MOST)
+            self._busy += 1
+            return self._idle.pop() if self._idle else None
+
+    def _done(self, process: _Process | None) -> None:
+        with self._changed:
+            self._busy -= 1
+            kept = process is not None and self.users > 0 and not process.late
+            if kept and process is not None:
                 self._idle.append(process)
-        if not kept:
+            self._changed.notify_all()
+        if process is not None and not kept:
             process.end()
 
     def _forget_after_fork(self) -> None:
         if self._pid != os.getpid():  # they are the parent's
-            self._pid, self._idle, self.users = os.getpid(), [], 0
+            self._pid, self._idle, self._busy, self.users = os.getpid(), [], 0, 0
 
 
 _pool = _Pool()
@@ -152,13 +165,29 @@ def _end() -> None:
 
 
 def start() -> None:
-    """Says that an engine runs in this process."""
+    """Says that an engine runs in this process.
+
+    What is in memory by now is then left out of garbage collection: to look through all of a loaded model and its
+    libraries takes a third of a second, in which no thread gets on.
+    """
     _pool.add(1)
+    gc.freeze()
+
+
+def warm() -> None:
+    """Imports what compiling may need and what takes a second to import: before steps run, not between them."""
+    importlib.import_module("jsonschema")
+
+
+def goes(size: int) -> bool:
+    """Whether `run` takes work of this size to another process from the start."""
+    return _pool.users > 0 and size > _LARGE
 
 
 def stop() -> None:
-    """Takes back a `start`."""
+    """Takes back a `start`; what an engine leaves can be collected."""
     _pool.add(-1)
+    gc.unfreeze()
 
 
 def run(function: Callable[..., T], size: int, *args: Any) -> T:
@@ -174,7 +203,7 @@ def run(function: Callable[..., T], size: int, *args: Any) -> T:
     """
     if not _pool.users:
         return function(*args)
-    if size <= _LARGE:
+    if not goes(size):
         try:
             with hurry.limited(_QUICK):
                 return function(*args)
@@ -206,13 +235,13 @@ def _lost(late: bool, limit: float) -> ConstraintError:
 
 def _serve() -> None:
     """The process: a pickled function and its arguments in, a pickled answer out, until its input ends."""
-    import gc
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _limit_memory()
+    warm()
     gc.freeze()
     while True:
         try:

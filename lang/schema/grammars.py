@@ -14,11 +14,12 @@ from ..errors import ConstraintError
 from . import charsets
 from .grammar_ast import Ref, finite_rules, is_left_recursive, write_gbnf, write_lark
 from .grammar_parse import parse_grammar
-from .regex_ast import Chars, Seq
+from .regex_ast import Alt, Chars, Repeat, Seq
 
-__all__ = ["checked", "following", "left_recursive", "to_lark"]
+__all__ = ["checked", "following", "free_characters", "left_recursive", "to_lark"]
 
 _MOST_CHARACTERS = 200_000
+_FREE = 256
 
 
 def checked(text: str) -> str:
@@ -57,6 +58,20 @@ def _endless(text: str, root: str) -> ConstraintError:
 def left_recursive(text: str) -> bool:
     """Whether a rule of a grammar in normal form can begin with itself."""
     return is_left_recursive(parse_grammar(text)[0])
+
+
+@functools.lru_cache(maxsize=128)
+def free_characters(text: str) -> int:
+    """In how many places a grammar in normal form allows nearly any character."""
+    return sum(map(_free, parse_grammar(text)[0].values()))
+
+
+def _free(node: Any) -> int:
+    if isinstance(node, Chars):
+        return int(sum(high - low + 1 for low, high in node.chars) > _FREE)
+    if isinstance(node, Repeat):
+        return _free(node.item)
+    return sum(map(_free, node.items if isinstance(node, Seq) else node.options if isinstance(node, Alt) else ()))
 
 
 def following(before: str, text: str) -> str:

@@ -68,6 +68,7 @@ class GrammarCompiler:
         self.vocabulary = Vocabulary(
             token_bytes, vocab_size=vocab_size, end_ids=end_ids, hf_tokenizer=hf_tokenizer, special_ids=special_ids
         )
+        apart.warm()
         self._engine_name = engine
         self._engines: dict[str, Engine] = {}
         self._cache: BoundedCache[CompiledGrammar] = BoundedCache(cache_entries, cache_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ import pytest
 from radicel.constraint import Constraint
 from radicel.errors import ConstraintError
 from radicel.runtime.grammar import GrammarCompiler
+from radicel.runtime.grammar.choice import engine_for
 from radicel.runtime.grammar.outline import Outline
 from radicel.schema import apart, hurry
 from radicel.schema.constraint_rules import constraint_lark, constraint_rules, rules_in_turns
@@ -213,3 +215,23 @@ def gaps_while(work: Callable[[], None]) -> list[float]:
         last = now
     worker.join()
     return gaps
+
+
+def test_a_grammar_that_takes_seconds_is_not_given_to_the_engine_that_takes_them() -> None:
+    def grammar(size: int) -> Constraint:
+        rules = "".join(f'r{i} ::= "k{i}" [^x]* "e"\n' for i in range(size))
+        return Constraint.grammar(f"root ::= {' | '.join(f'r{i}' for i in range(size))}\n{rules}")
+
+    assert engine_for(grammar(20)) == "xgrammar"
+    assert engine_for(grammar(300)) == "llguidance"
+    assert accepts(grammar(300), "k299ue")
+    assert not accepts(grammar(300), "k299uxe")
+
+
+def test_while_an_engine_runs_what_was_there_before_is_not_collected() -> None:
+    before = gc.get_freeze_count()
+    made = GrammarCompiler(BYTES, vocab_size=257, end_ids={256})
+    made.submit(Constraint.regex("a")).result(timeout=60)
+    assert gc.get_freeze_count() > before + 1000
+    made.close()
+    assert gc.get_freeze_count() == 0
