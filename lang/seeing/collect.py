@@ -181,16 +181,18 @@ class _Measured:
 
     def _moments(self, field: str) -> list[float]:
         """When each sample got so far; of a backend that gives no times, as if it had begun at once."""
+        sent, done = self._cell.sent_at, self._cell.done_at
+        if sent is None or done is None:
+            return []
         found = []
         for meta in self._metas:
-            if not meta.total_s:
-                when = self._cell.sent_at if field == "queue_s" else self._cell.done_at if field == "total_s" else None
-                found += [] if when is None else [max(0.0, when - self._zero)]
-                continue
-            base = self._cell.sent_at if meta.submitted_at is None else meta.submitted_at
+            base = sent if meta.submitted_at is None else meta.submitted_at
             seconds = getattr(meta, field)
-            if base is not None and seconds is not None:
-                found.append(max(0.0, base + seconds - self._zero))
+            if not meta.total_s or not sent <= base <= done:  # none, or those of another process (a replayed run)
+                seconds = {"queue_s": sent, "total_s": done}.get(field)
+                base = 0.0
+            if seconds is not None:
+                found.append(max(0.0, min(base + seconds, done) - self._zero))
         return found
 
 

@@ -101,6 +101,12 @@ class NodeCost:
         return sum(self.computed.values())
 
     @property
+    def mean_logprob(self) -> float | None:
+        """The mean log probability of its tokens, where it was asked for."""
+        known = [piece.logprob for piece in self.pieces if piece.logprob is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
     def waited_s(self) -> float | None:
         """From being recorded to the first model step: for values before it, then for its turn."""
         return _between(self.recorded_s, self.started_s)

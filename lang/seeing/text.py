@@ -7,7 +7,7 @@ means of their times.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -84,11 +84,12 @@ def _table(costs: Costs) -> Table:
     many = len(costs.nodes) > _MOST_ROWS
     for column in ("value", *(["runs"] if many else []), "prompt", "cached", "computed", *reasons, "generated"):
         table.add_column(column, justify="left" if column == "value" else "right", no_wrap=True)
-    for column in ("forced", "waited", "prefill", "decode"):
+    likely = any(node.mean_logprob is not None for node in costs.nodes)
+    for column in ("forced", *(["logprob"] if likely else []), "waited", "prefill", "decode"):
         table.add_column(column, justify="right", no_wrap=True)
     groups = _by_line(costs.nodes) if many else [[node] for node in costs.nodes]
     for group in groups[:_MOST_ROWS]:
-        table.add_row(*_row(group, reasons, many))
+        table.add_row(*_row(group, reasons, many, likely))
     if len(groups) > _MOST_ROWS:
         table.add_row(f"… and {len(groups) - _MOST_ROWS:,} more", style="dim")
     return table
@@ -101,7 +102,7 @@ def _by_line(nodes: Sequence[NodeCost]) -> list[list[NodeCost]]:
     return list(groups.values())
 
 
-def _row(group: Sequence[NodeCost], reasons: Sequence[str], many: bool) -> list[str]:
+def _row(group: Sequence[NodeCost], reasons: Sequence[str], many: bool, likely: bool) -> list[str]:
     first = group[0]
     line = Path(first.site).name.rpartition(":")[2]
     label = f"{first.kind} {first.name}" + (f"  line {line}" if line else "")
@@ -110,14 +111,15 @@ def _row(group: Sequence[NodeCost], reasons: Sequence[str], many: bool) -> list[
     sums = [sum(getattr(n, of) for n in group) for of in ("prompt_tokens", "cached_tokens", "computed_tokens")]
     why = summed(group)
     made = [sum(getattr(n, of) for n in group) for of in ("generated_tokens", "forced_tokens")]
-    times = [_mean([getattr(n, of) for n in group]) for of in ("waited_s", "prefill_s", "decode_s")]
+    times = [_mean([getattr(n, of) for n in group], seconds) for of in ("waited_s", "prefill_s", "decode_s")]
+    mean = [_mean([n.mean_logprob for n in group], "{:.2f}".format)] if likely else []
     counts = [*sums, *(why.get(reason, 0) for reason in reasons), *made]
-    return [label, *([f"{len(group):,}"] if many else []), *(f"{n:,}" if n else "·" for n in counts), *times]
+    return [label, *([f"{len(group):,}"] if many else []), *(f"{n:,}" if n else "·" for n in counts), *mean, *times]
 
 
-def _mean(values: Sequence[float | None]) -> str:
+def _mean(values: Sequence[float | None], shown: Callable[[float], str]) -> str:
     known = [value for value in values if value is not None]
-    return seconds(sum(known) / len(known)) if known else "·"
+    return shown(sum(known) / len(known)) if known else "·"
 
 
 def seconds(value: float) -> str:

@@ -10,8 +10,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from radicel import MockBackend, Reply, function, gen
-from radicel.seeing.progress import Meter, line, progress
+from radicel import MockBackend, Reply, errors, function, gen
+from radicel.seeing.progress import Meter, line, progress, shown_to_its_end
 from rich.console import Console
 
 
@@ -164,6 +164,30 @@ def test_what_programs_print_stays_on_standard_output():
     assert done.returncode == 0, done.stderr
     assert done.stdout == "body 1\n"
     assert "of 1 program" in done.stderr
+
+
+def test_a_run_that_is_shown_to_its_end_raises_what_it_failed_with():
+    boom = ValueError("boom")
+    state = slow.run(x=1, backend=MockBackend([boom]), stream=True)
+    with pytest.raises(ValueError, match="boom") as raised:
+        shown_to_its_end(state)
+    assert raised.value is boom
+    state = slow.run(x=1, backend=MockBackend(["fine"]), stream=True)
+    assert shown_to_its_end(state) is state
+    assert state["a"] == "fine"
+
+
+def test_an_interrupt_of_a_run_that_is_shown_cancels_it(monkeypatch):
+    state = slow.run(x=1, backend=MockBackend([Reply("late", delay=30)]), stream=True)
+
+    def interrupted(timeout=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(state._stream.executor, "wait_finished", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shown_to_its_end(state)
+    with pytest.raises(errors.CancelledError):
+        state["a"]
 
 
 def test_an_interrupt_ends_the_line():

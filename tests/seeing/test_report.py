@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import Future
 
 import pytest
 from radicel import MockBackend, Reply, assistant, batch_report, errors, function, gen, select, system, user
+from radicel.backend import Generation, Handle, Meta
 from radicel.seeing.model import Asked, Fork, Joined, Said
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -194,6 +196,28 @@ def test_logprobs_come_as_pieces():
     reply = Reply("so it", pieces=["so", " it"], logprobs=[-0.5, -2.0])
     (node,) = p.run(backend=MockBackend([reply])).report().nodes
     assert [(piece.text, piece.logprob) for piece in node.pieces] == [("so", -0.5), (" it", -2.0)]
+    assert node.mean_logprob == -1.25
+
+
+def test_times_of_another_process_are_not_believed():
+    """A replayed run has the metas of the recorded one."""
+
+    class Replayed(MockBackend):
+        def submit(self, request, on_text=None):
+            future = Future()
+            meta = Meta(finish_reason="stop", submitted_at=self.began, queue_s=1.0, first_token_s=2.0, total_s=9.0)
+            future.set_result([Generation("fine", meta=meta)])
+            return Handle(future)
+
+    @function
+    def p(s):
+        s += "q" + gen("a", max_tokens=3)
+
+    for began in (5e9, -5e9, None):
+        backend = Replayed()
+        backend.began = began
+        (node,) = p.run(backend=backend).report().nodes
+        assert 0 <= node.sent_s <= node.started_s <= node.ended_s < 5.0
 
 
 # -- the trace -------------------------------------------------------------------------------------------------------

@@ -202,6 +202,7 @@ def _facts(node: NodeCost) -> Html:
         *((f"computed, {reason}", f"{count:,}") for reason, count in node.computed.items()),
         ("generated", f"{node.generated_tokens:,}" if node.kind == "gen" else ""),
         ("forced", f"{node.forced_tokens:,}" if node.forced_tokens else ""),
+        ("mean logprob", "" if node.mean_logprob is None else f"{node.mean_logprob:.2f}"),
         ("waited", _time(node.waited_s)),
         ("prefill" if node.kind == "gen" else "scored", _time(node.prefill_s)),
         ("decode", _time(node.decode_s)),
