@@ -36,8 +36,10 @@ def load_program(target: str) -> Program:
     if name is None:
         own = {key: value for key, value in programs.items() if value.__module__ == module.__name__} or programs
         name = next(iter(own)) if len(own) == 1 else "main"
+    if not programs:
+        raise ProgramError(f"{path} has no program: put `@function` (from radicel import function) above the function")
     if name not in programs:
-        there = ", ".join(programs) or "none"
+        there = ", ".join(programs)
         raise ProgramError(f"{path} has no program {name!r}; programs in it: {there}. Say which: {path}:PROGRAM")
     return programs[name]
 
@@ -112,7 +114,14 @@ def _text(value: str) -> str:
     path = Path(value[1:])
     if not path.is_file():
         raise ProgramError(f"no file {path} to read an argument from (a value that starts with @ names a file)")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        byte, at = error.object[error.start], error.start
+        raise ProgramError(
+            f"{path} is not UTF-8 text (byte 0x{byte:02x} at position {at}); save it as UTF-8, or convert it: "
+            f"iconv -f LATIN1 -t UTF-8 {path}"
+        ) from error
 
 
 def _names_a_file(value: str) -> bool:
@@ -128,13 +137,14 @@ def _read(key: str, text: str, annotation: Any) -> Any:
     adapter = TypeAdapter(annotation)
     try:
         return adapter.validate_strings(text)
-    except ValidationError:
-        pass
+    except ValidationError as error:
+        plain = error
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ProgramError(f"-a {key}={text!r} is not of type {_type_name(annotation)}: {first['msg']}") from error
+        told = plain if error.errors()[0]["type"] == "json_invalid" else error  # it was not meant as JSON
+        reason = told.errors()[0]["msg"]
+        raise ProgramError(f"-a {key}={text!r} is not of type {_type_name(annotation)}: {reason}") from error
 
 
 def _type_name(annotation: Any) -> str:

@@ -1,6 +1,7 @@
-"""`radicel run`: a program in a file, run once with arguments from the command line.
+"""`radicel run`: a program in a file, run once with arguments from the command line, or for each row of a file.
 
-In: `FILE[:PROGRAM]`, key=value pairs. Out: the variables, printed one after the other, or a dict for JSON.
+In: `FILE[:PROGRAM]`, key=value pairs, a file of rows. Out: the variables, printed one after the other, or JSON: a dict,
+or a list of one for each row.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ import argparse
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from ..backend import Backend, Meta
 from ..default_backend import get_default_backend
+from ..errors import ProgramError
+from ..program import Program
 from ..seeing.progress import shown_to_its_end
 from ..state import State
-from .output import print_json
-from .program_file import load_program, read_arguments
+from .output import complain, print_json
+from .program_file import load_program, read_arguments, read_rows
 
 __all__ = ["run"]
 
@@ -27,11 +31,16 @@ def run(args: argparse.Namespace) -> None:
     """Runs a program and prints what it made.
 
     Raises:
-        ProgramError: no such file or program, or an argument that it cannot take.
+        ProgramError: no such file or program, an argument that it cannot take, or rows that failed.
     """
     program = load_program(args.program)
-    arguments = read_arguments(program, args.arguments)
     sampling = {"temperature": args.temperature, "max_tokens": args.max_tokens, "seed": args.seed}
+    if args.rows is not None:
+        _run_rows(program, args, sampling)
+        return
+    if args.save is not None:
+        raise ProgramError("--save keeps the rows of --rows FILE that are done; give that, too")
+    arguments = read_arguments(program, args.arguments)
     with _backend(args.model) as backend:
         state = program.run(backend=backend, sampling=sampling, stream=True, **arguments)
         result = _result(shown_to_its_end(state))
@@ -39,6 +48,31 @@ def run(args: argparse.Namespace) -> None:
         print_json(result)
     else:
         _show(result)
+
+
+def _run_rows(program: Program, args: argparse.Namespace, sampling: Mapping[str, Any]) -> None:
+    """Runs the program for each row, and prints all of them; rows that failed are told, and fail the command."""
+    given = read_arguments(program, args.arguments, all_needed=False)
+    batch = [{**given, **row} for row in read_rows(Path(args.rows))]
+    with _backend(args.model) as backend:
+        states = program.run_batch(batch, backend=backend, sampling=sampling, progress_bar=True, save=args.save)
+        results = [_row_result(state) for state in states]
+    if args.json:
+        print_json(results)
+    else:
+        for number, result in enumerate(results):
+            print(f"--- row {number}")
+            _show(result)
+    failed = {number: result["error"] for number, result in enumerate(results) if "error" in result}
+    if failed:
+        number, error = next(iter(failed.items()))
+        again = "; run again to try these rows again" if args.save is not None else ""
+        raise ProgramError(f"{len(failed)} of {len(results)} rows failed, first row {number}: {error}{again}")
+
+
+def _row_result(state: State) -> dict[str, Any]:
+    error = state.error()
+    return {"error": f"{type(error).__name__}: {error}"} if error is not None else _result(state)
 
 
 # ---- what runs it, and what comes out
@@ -83,10 +117,15 @@ def _plain_meta(meta: Any) -> Any:
 
 
 def _show(result: Mapping[str, Any]) -> None:
+    if "error" in result:
+        print(f"(failed): {result['error']}")
+        return
     shown = dict(result["variables"])
     if result["returned"] is not None:
         shown["(returned)"] = result["returned"]
-    if not shown:
+    if not shown and not result["text"]:
+        complain("the program wrote nothing: its body appends with `s += …`")
+    elif not shown:
         print(result["text"])
     for name, value in shown.items():
         print(f"{name}: {_lines(value)}")

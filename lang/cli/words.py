@@ -110,10 +110,13 @@ def _run(words: _Words) -> None:
         "Run a program and print its variables.",
         "radicel run review.py -a essay=@essay.txt",
         "radicel run tools.py:extract -a text=@mail.txt --model Qwen/Qwen2.5-7B-Instruct --json",
+        "radicel run tools.py:extract --rows mails.jsonl --save done.jsonl   # Ctrl-C, and again: it goes on",
         json="variables, text, messages and what each value cost",
         model=True,
     )
     _takes_program(word)
+    word.add_argument("--rows", metavar="FILE", help="run it for each line of FILE, a JSON object of arguments")
+    word.add_argument("--save", metavar="FILE", help="with --rows: keep finished rows in FILE, and go on from there")
     word.add_argument("--temperature", type=float, metavar="T", help="0 for always the likeliest token")
     word.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of a value that names no limit itself")
     word.add_argument("--seed", type=int, metavar="S", help="makes what is drawn the same each time")

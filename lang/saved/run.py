@@ -88,6 +88,7 @@ class SavedRun:
             for index, row in done.items():
                 backend = launches[index].executor.backend
                 launches[index] = RestoredLaunch(row, backend, index, self._find)
+                launches[index].executor.program = self._name
             with _Writer(file, launches) as writer:
                 for index, launch in enumerate(launches):
                     if index not in done:

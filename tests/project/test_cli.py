@@ -305,6 +305,18 @@ def broken(s):
     s += user("x")
     raise ZeroDivisionError("one by nothing")
 
+@function
+def short(s):
+    s += user("x") + assistant(gen("size", schema=Size, max_tokens=1, on_budget="truncate"))
+
+@function
+def misread(s):
+    s += user(s["sise"])
+
+@function
+def silent(s):
+    s = user("x")
+
 if __name__ == "__main__":
     raise SystemExit("not to be run")
 """
@@ -364,6 +376,11 @@ def test_run_reads_arguments_by_their_types(
     assert messages[0]["content"] == f"How many legs has a {shown}"
 
 
+def test_a_program_that_wrote_nothing_is_told(program: str, capsys: Captured) -> None:
+    assert cli.main(["run", f"{program}:silent"]) == 0
+    assert capsys.readouterr() == ("", "radicel: the program wrote nothing: its body appends with `s += …`\n")
+
+
 def test_a_file_s_name_in_the_place_of_its_text_is_told(program: str, tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "animal.txt"
     file.write_text("from a file")
@@ -377,7 +394,7 @@ def test_a_file_s_name_in_the_place_of_its_text_is_told(program: str, tmp_path: 
 
 RUN_ERRORS = [
     ("no/such.py", [], "no file no/such.py"),
-    ("{program}", [], "has no program 'main'; programs in it: count, measure, broken"),
+    ("{program}", [], "has no program 'main'; programs in it: count, measure, broken, short, misread, silent"),
     ("{program}:fly", [], "has no program 'fly'"),
     ("{program}:count", [], "count: missing a required argument: 'animal' (parameters: animal, times"),
     ("{program}:count", ["-a", "animal=x", "-a", "wings=2"], "got an unexpected keyword argument 'wings'"),
@@ -385,12 +402,27 @@ RUN_ERRORS = [
     ("{program}:count", ["-a", "animal=x", "-a", "animal=y"], "-a animal=… is given twice"),
     ("{program}:count", ["-a", "animal=x", "-a", "times=many"], "-a times='many' is not of type int"),
     ("{program}:count", ["-a", "animal=@gone.txt"], "no file gone.txt"),
-    ("{program}:broken", [], "ZeroDivisionError: one by nothing (--traceback shows where)"),
+    ("{program}:broken", [], "legs.py:24: ZeroDivisionError: one by nothing (--traceback shows where)"),
+    ("{program}:short", [], "legs.py:28: gen 'size' was cut short after 1 tokens"),
+    ("{program}:misread", [], "legs.py:32: no variable 'sise' in this state"),
+    ("{program}:count", ["-a", "animal=@latin.txt"], "latin.txt is not UTF-8 text (byte 0xe9 at position 3)"),
+    ("plain.py", [], "plain.py has no program: put `@function`"),
 ]
 
 
 @pytest.mark.parametrize(("target", "words", "message"), RUN_ERRORS)
-def test_run_errors_are_one_line(target: str, words: list[str], message: str, program: str, capsys: Captured) -> None:
+def test_run_errors_are_one_line(
+    target: str,
+    words: list[str],
+    message: str,
+    program: str,
+    capsys: Captured,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    (tmp_path / "plain.py").write_text("def read(s, text): ...\n")
     assert cli.main(["run", target.replace("{program}", program), *words]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -409,6 +441,35 @@ def test_run_on_the_embedded_model(model_dir: Path, tmp_path: Path) -> None:
     )
     done = shell("run", str(tmp_path / "capital.py"), "-a", "country=France")
     assert (done.returncode, done.stdout) == (0, "answer: The capital of France is Paris.\n"), done.stderr
+
+
+def test_run_for_each_row(program: str, tmp_path: Path, capsys: Captured) -> None:
+    rows, saved = tmp_path / "rows.jsonl", tmp_path / "done.jsonl"
+    rows.write_text('{"animal": "cat"}\n{"animal": "cow", "times": 2}\n')
+    words = ["run", f"{program}:count", "--rows", str(rows), "-a", "loud=true"]
+    assert cli.main([*words, "--save", str(saved)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "--- row 0\nanswer: four\n    legs\n--- row 1\nanswer: four\n    legs\n"
+    assert err == ""
+    assert cli.main([*words, "--save", str(saved), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["variables"] for row in found] == [{"answer": "four\nlegs"}] * 2
+    assert "cow? 2 True" in found[1]["messages"][0]["content"]
+    assert len(saved.read_text().splitlines()) == 3
+    assert cli.main([*words, "-a", "times=3", "--save", str(saved)]) == 1
+    assert "item 0 was saved with other arguments" in capsys.readouterr().err
+
+
+def test_rows_that_fail_are_told(program: str, tmp_path: Path, capsys: Captured) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"animal": "cat"}\n{"wings": 2}\n')
+    assert cli.main(["run", f"{program}:count", "--rows", str(rows)]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("--- row 0\nanswer: four")
+    assert "--- row 1\n(failed): TypeError: count()" in out
+    assert err.startswith("radicel: 1 of 2 rows failed, first row 1: TypeError: count()")
+    assert cli.main(["run", f"{program}:count", "-a", "animal=x", "--save", "f"]) == 1
+    assert "--rows FILE" in capsys.readouterr().err
 
 
 # ---- explain
