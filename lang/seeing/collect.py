@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ class _Collector:
         self._cells += [(cell, executor, place) for cell in cells.values()]
         steps = Steps([*cells, *tips], numbers)
         self._branches.update({cells[node]: branch for node, branch in steps.branches.items()})
-        self._programs.append(ProgramCost(item, executor.program or "program", caller, steps.steps, error))
+        self._programs.append(ProgramCost(item, executor.program, caller, steps.steps, error))
         for child in children:
             failure = child.error(None)
             self._add(child, item, place, [], None if failure is None else _line(failure))
@@ -85,7 +85,7 @@ class _Collector:
             sharing = self._sharing(nodes, of_backend)
             nodes = [_with_boundary(node, sharing.boundary.get(node.number, 0)) for node in nodes]
         return Costs(
-            programs=tuple(self._programs),
+            programs=tuple(self._named()),
             nodes=tuple(nodes),
             stretches=() if sharing is None else sharing.stretches(),
             sharing_of=0 if sharing is None else len(sharing),
@@ -93,6 +93,12 @@ class _Collector:
             stretch_unit="" if sharing is None else of_backend.unit,
             now_s=now - zero,
         )
+
+    def _named(self) -> Iterator[ProgramCost]:
+        """The programs; one that never began, or was taken from a file, has the name of its batch."""
+        known = next((program.name for program in self._programs if program.name), "program")
+        for program in self._programs:
+            yield program if program.name else replace(program, name=known)
 
     def _sharing(self, nodes: Sequence[NodeCost], tokens: Tokens) -> Sharing:
         sharing = Sharing(tokens)

@@ -120,7 +120,7 @@ def test_a_batch_with_failures():
 
     states = p.run_batch([{"x": x} for x in ("one", "two", "three")] + [{"y": 1}], backend=MockBackend(reply))
     report = batch_report(states)
-    assert [program.item for program in report.programs] == [0, 1, 2, 3]
+    assert [(program.item, program.name) for program in report.programs] == [(i, "p") for i in range(4)]
     assert [bool(program.error) for program in report.programs] == [False, False, True, True]
     assert [n.state for n in report.nodes] == ["done"] * 4 + ["failed", "failed"]
     assert report.nodes[4].error == "RuntimeError: no <b>model</b>"
