@@ -128,6 +128,8 @@ class Recorder:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "backend":  # not made yet
+            raise AttributeError(name)
         return getattr(self.backend, name)  # its tokenizer, its statistics
 
     def _asked(self, request: GenerateRequest | ScoreRequest) -> int:

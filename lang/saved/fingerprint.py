@@ -4,7 +4,7 @@ In: a function, as the user wrote it; values. Out: `ProgramPrint` (a digest for 
 what changed) and `digest_of`.
 
 The parts of a program are its own source, and what the source names among the user's own: functions, other programs,
-classes, constants. Comments and layout do not count; nor do libraries.
+classes, constants. Comments and layout do not count; nor do libraries, or variables that the functions assign.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import ast
 import dataclasses
 import datetime
 import decimal
+import dis
 import enum
 import hashlib
 import inspect
@@ -136,7 +137,10 @@ def _add(found: ProgramPrint, thing: Any) -> None:
 def _add_named(found: ProgramPrint, function: FunctionType) -> None:
     """Adds what the function's code names among its closure and its module."""
     closure = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+    counters = set(_assigned(function.__code__))
     for name in dict.fromkeys(_names(function.__code__)):
+        if name in counters:
+            continue
         if name in closure:
             try:
                 value = closure[name].cell_contents
@@ -160,6 +164,16 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def _assigned(code: CodeType) -> Iterator[str]:
+    """The names outside of the function that it assigns (`global`, `nonlocal`): they are no constants."""
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_GLOBAL" or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
+            yield step.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _assigned(constant)
 
 
 def _constant(value: Any) -> str | None:

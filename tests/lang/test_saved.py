@@ -259,6 +259,36 @@ def program_print_of(text, tmp_path):
     return program_print(space["p"])
 
 
+COUNTED = 0
+
+
+def test_what_a_program_counts_is_no_part_of_it(tmp_path):
+    inner = 0
+
+    @function
+    def counts(s, x):
+        global COUNTED
+        nonlocal inner
+        COUNTED += 1
+        inner += 1
+        s += f"{x}" + gen("a")
+
+    for _ in range(2):
+        counts.run_batch([{"x": 1}], backend=MockBackend({"a": "A"}), save=tmp_path / "r.jsonl")
+    assert (COUNTED, inner) == (1, 1)
+    assert set(rows(tmp_path / "r.jsonl")[0]["parts"]) == {counts.__qualname__}
+
+
+def test_a_trace_writes_nothing(tmp_path):
+    @function
+    def outer(s):
+        states = plain.run_batch([{"x": 1}], save=tmp_path / "r.jsonl")
+        s += states[0]["a"] + gen("b")
+
+    assert [node.payload.name for node in outer.trace().generating] == ["a", "b"]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [(1, True), (1, "1"), ([1, 2], [2, 1]), ({"a": 1}, {"a": 2}), (b"a", "a"), (Point(1), Point(2)), ({1, 2}, {1}),
@@ -321,6 +351,16 @@ def test_one_writer_at_a_time(tmp_path):
     with FileLock(f"{path}.lock"), pytest.raises(errors.SavedRunError, match="being written by another process"):
         plain.run_batch([{"x": 1}], backend=MockBackend({"a": "A"}), save=path)
     plain.run_batch([{"x": 1}], backend=MockBackend({"a": "A"}), save=path)
+
+
+def test_one_batch_of_a_process_at_a_time(tmp_path):
+    path = tmp_path / "r.jsonl"
+    states = plain.run_batch([{"x": 1}], backend=MockBackend({"a": "A"}), save=path, generator_style=True)
+    next(states)
+    with pytest.raises(errors.SavedRunError, match="being written"):
+        plain.run_batch([{"x": 1}], backend=MockBackend({"a": "A"}), save=path)
+    states.close()
+    plain.run_batch([{"x": 1}], backend=MockBackend([]), save=path)
 
 
 def test_a_path_that_cannot_be_written(tmp_path):
