@@ -221,6 +221,49 @@ def test_dark_and_light(fresh):
     assert fresh.eval(back) == dark, "said by the reader, whatever the system prefers"
 
 
+CONTRAST = """
+(() => {
+  const light = (text) => {
+    const parts = text.match(/[\\d.]+/g).slice(0, 3).map(Number).map((v) => v / 255);
+    const [r, g, b] = parts.map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor;
+      if (colour !== "rgba(0, 0, 0, 0)") return colour;
+    }
+  };
+  const found = {};
+  for (const e of document.querySelectorAll("main *, header *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.getClientRects().length) continue;
+    const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+    const name = e.tagName + "." + e.className;
+    found[name] = Math.min(found[name] || 99, (a + 0.05) / (b + 0.05));
+  }
+  return found;
+})()
+"""
+
+
+KINDS = """
+document.querySelectorAll("#tree .box").forEach((box, at) => {
+  box.className = "box " + ["once", "held", "again", "plain", "wrote"][at % 5];
+})
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_text_can_be_told_from_what_is_behind_it(fresh, dark):
+    fresh.dark(dark)
+    fresh.eval(KINDS)
+    fresh.click("#unfold")
+    found = fresh.eval(CONTRAST)
+    assert len(found) > 25
+    assert {name: round(ratio, 2) for name, ratio in found.items() if ratio < 4.5} == {}
+
+
 def test_a_narrow_window_needs_no_scrolling_sideways(fresh):
     fresh.size(390, 800)
     fresh.click("#unfold")

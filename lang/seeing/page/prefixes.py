@@ -81,10 +81,11 @@ class _Drawing:
         self._top = [0] * len(stretches)
         for at in range(len(stretches) - 1, -1, -1):
             self._rows[at] = sum(self._rows[child] for child in stretches[at].children) or 1
+        self._level = [0] * len(stretches)
         for at, one in enumerate(stretches):
             top = self._top[at]
             for child in one.children:
-                self._top[child] = top
+                self._top[child], self._level[child] = top, self._level[at] + 1
                 top += self._rows[child]
         rows = self._rows[0]
         self._row = 26 if rows <= 16 else 18 if rows <= 40 else 9 if rows <= 100 else 5
@@ -121,6 +122,7 @@ class _Drawing:
             data_first=one.children[0] if one.children else None,
             data_text=one.text,
             data_facts=self._facts(one),
+            aria_level=self._level[at],
             data_calls=" ".join(map(str, one.calls[:40])),
             aria_label=f"{one.length} {self._unit}, {len(one.calls)} requests: {shown[:80]}",
         )
