@@ -44,6 +44,8 @@ class _Process:
     """One process, which answers one question at a time."""
 
     def __init__(self) -> None:
+        if getattr(sys, "frozen", False) or not sys.executable:
+            raise OSError("this program has no interpreter to start")
         code = f"import sys; sys.path[:] = {sys.path!r}; from radicel.schema.apart import _serve; _serve()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from ..errors import ConstraintError
-from . import charsets
+from . import apart, charsets
 from .grammar_ast import Ref, finite_rules, is_left_recursive, write_gbnf, write_lark
 from .grammar_parse import parse_grammar
 from .regex_ast import Alt, Chars, Repeat, Seq
@@ -33,13 +33,16 @@ def checked(text: str) -> str:
     if len(text) > _MOST_CHARACTERS:
         raise ConstraintError(f"the grammar has {len(text)} characters; at most {_MOST_CHARACTERS}", keyword="grammar")
     try:
-        rules, root = parse_grammar(text)
-        finite = finite_rules(rules)
-        if root not in finite:
-            raise _endless(text, root)
-        return write_gbnf(rules, root)
+        return apart.run(_checked, len(text), text)
     except RecursionError as error:
         raise ConstraintError("the grammar is nested too deeply", keyword="grammar") from error
+
+
+def _checked(text: str) -> str:
+    rules, root = parse_grammar(text)
+    if root not in finite_rules(rules):
+        raise _endless(text, root)
+    return write_gbnf(rules, root)
 
 
 def _endless(text: str, root: str) -> ConstraintError:
@@ -57,12 +60,20 @@ def _endless(text: str, root: str) -> ConstraintError:
 @functools.lru_cache(maxsize=128)
 def left_recursive(text: str) -> bool:
     """Whether a rule of a grammar in normal form can begin with itself."""
+    return apart.run(_left_recursive, len(text), text)
+
+
+def _left_recursive(text: str) -> bool:
     return is_left_recursive(parse_grammar(text)[0])
 
 
 @functools.lru_cache(maxsize=128)
 def free_characters(text: str) -> int:
     """In how many places a grammar in normal form allows nearly any character."""
+    return apart.run(_free_characters, len(text), text)
+
+
+def _free_characters(text: str) -> int:
     return sum(map(_free, parse_grammar(text)[0].values()))
 
 
@@ -87,4 +98,8 @@ def following(before: str, text: str) -> str:
 
 def to_lark(text: str) -> str:
     """A grammar in normal form, in llguidance's Lark."""
+    return apart.run(_to_lark, len(text), text)
+
+
+def _to_lark(text: str) -> str:
     return write_lark(*parse_grammar(text))

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ..errors import ConstraintError
-from . import charsets
+from . import apart, charsets
 from .ecma import to_python
 from .regex_anchors import language
 from .regex_ast import EMPTY, NOTHING, Alt, Node, char, max_width, min_width, negation, seq
@@ -49,6 +49,10 @@ def translate(pattern: str) -> str:
     Raises:
         ConstraintError: invalid; matched by no text, or by the empty text only; or not regular (named).
     """
+    return apart.run(_translate, len(pattern), pattern)
+
+
+def _translate(pattern: str) -> str:
     node = _full_match(pattern)
     if is_empty(node):
         raise ConstraintError(f"no text matches the regex {pattern!r}", keyword="regex")
