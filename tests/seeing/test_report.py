@@ -9,7 +9,9 @@ from concurrent.futures import Future
 import pytest
 from radicel import MockBackend, Reply, assistant, batch_report, errors, function, gen, select, system, user
 from radicel.backend import Generation, Handle, Meta
+from radicel.seeing.chrome_trace import chrome_trace
 from radicel.seeing.model import Asked, Fork, Joined, Said
+from radicel.seeing.page import page
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -270,3 +272,25 @@ def test_a_report_in_a_notebook_is_the_page_in_a_frame():
     html = judge.run(essay="x", backend=mock()).report()._repr_html_()
     assert html.startswith('<iframe title="Radicel run report"')
     assert "<script" not in html, "it is inside the frame's attribute"
+
+
+def test_reports_of_a_running_batch_never_stumble():
+    backend = MockBackend(lambda request: "good" if request.kind == "select" else Reply("one two", delay=0.001))
+    states = judge.run_batch(
+        [{"essay": str(i), "sides": 3} for i in range(40)], backend=backend, generator_style=True, progress_bar=False
+    )
+    seen, all_states = set(), []
+    for state in states:
+        all_states.append(state)
+        report = batch_report(all_states)
+        seen.update(node.state for node in report.nodes)
+        assert str(report)
+        assert page(report.costs)
+        assert chrome_trace(report.costs)
+    assert seen == {"done"}
+    running = judge.run(essay="x", sides=3, backend=backend, stream=True)
+    while running.error() is None and not running._stream.executor.finished:
+        report = batch_report([running])
+        seen.update(node.state for node in report.nodes)
+        assert page(report.costs)
+    assert seen <= {"done", "sent", "recorded"}
