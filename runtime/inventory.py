@@ -57,7 +57,19 @@ def inventory() -> list[ModelEntry]:
                 known.name == hub.DEFAULT_MODEL,
             )
         )
-    return entries + _hub_entries()
+    return [*entries, *_other_folders({entry.folder for entry in entries}), *_hub_entries()]
+
+
+def _other_folders(known: set[str]) -> list[ModelEntry]:
+    """Model folders beside those known by name; they are named by their paths."""
+    folders = sorted(
+        path.parent for path in (hub.home() / "models").glob("*/config.json") if path.parent.name[0] != "."
+    )
+    return [
+        ModelEntry(str(folder), True, _size(folder), _architecture(folder), str(folder), None, "a local folder")
+        for folder in folders
+        if str(folder) not in known
+    ]
 
 
 def _hub_entries() -> list[ModelEntry]:

@@ -166,7 +166,9 @@ def _bench(words: _Words) -> None:
     word.add_argument("--tokens", type=_positive, default=48, metavar="N", help="tokens that a sequence writes (48)")
     word.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda or cuda:<index>")
     word.add_argument("--dtype", default="auto", metavar="T", help="auto, float32, bfloat16 or float16")
-    word.add_argument("--dummy", action="store_true", help="random weights of the model's shape: its files may lack")
+    word.add_argument(
+        "--dummy", action="store_true", help="random weights of the model's shape: its config and tokenizer are enough"
+    )
 
 
 def _env(words: _Words) -> None:

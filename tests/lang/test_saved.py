@@ -328,6 +328,20 @@ def test_a_torn_last_line_is_cut_off(keep, tmp_path):
     assert sorted(row["item"] for row in rows(path)[1:]) == [0, 1]
 
 
+def test_wherever_it_is_torn_whole_lines_stay(tmp_path):
+    path = tmp_path / "r.jsonl"
+    items = [{"x": "é"}, {"x": 2}, {"x": 3}]
+    plain.run_batch(items, backend=MockBackend({"a": "A\u2028é"}), save=path)
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 17):
+        path.write_bytes(whole[:cut])
+        kept = max(0, whole[:cut].count(b"\n") - 1)
+        mock = MockBackend({"a": "A\u2028é"})
+        assert [state["a"] for state in plain.run_batch(items, backend=mock, save=path)] == ["A\u2028é"] * 3
+        assert len(mock.requests) == 3 - kept
+        assert sorted(row["item"] for row in rows(path)[1:]) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("text", ["notes\n", "a line without an end", '{"a": 1}\n', "[1]\n", "\xff\n"])
 def test_a_file_of_something_else_is_left_alone(text, tmp_path):
     path = tmp_path / "notes.txt"

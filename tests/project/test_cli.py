@@ -119,9 +119,13 @@ def test_models_of_the_hubs_cache(empty_home: Path, capsys: Captured, monkeypatc
         for file in files:
             (snapshot / file).write_bytes(b"x" * 2048)
     (empty_home / "hub" / "models--o--empty").mkdir()
+    own = empty_home / "models" / "tuned"
+    own.mkdir(parents=True)
+    (own / "config.json").write_text("{}")
     assert cli.main(["models", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)[1:]}
-    assert set(rows) == {"o/whole", "o/half/way"}
+    assert set(rows) == {str(own), "o/whole", "o/half/way"}
+    assert (rows[str(own)]["size_bytes"], rows[str(own)]["architecture"]) == (2, None)
     assert rows["o/whole"]["pulled"] is True
     assert rows["o/whole"]["architecture"] == "Qwen3ForCausalLM"
     assert rows["o/whole"]["size_bytes"] == 2048 + len('{"architectures": ["Qwen3ForCausalLM"]}')
