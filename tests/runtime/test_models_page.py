@@ -58,4 +58,10 @@ def test_the_gpu_rows_are_as_near_as_transformers(figures: Any) -> None:
     for name, row in cuda["families"].items():
         for kind, ours in row["ours"].items():
             assert ours < 1.5 * row["theirs"][kind] + 0.005, (name, kind)
-    assert cuda["loading"]["peak"] < 1.3 * cuda["loading"]["largest"]
+
+
+def test_loading_takes_little_more_than_the_largest_file(figures: Any) -> None:
+    for machine in figures.values():
+        if loading := machine.get("loading"):
+            assert loading["peak"] < 1.3 * loading["largest"]
+    assert "loading" in figures["cpu"]

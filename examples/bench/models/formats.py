@@ -93,22 +93,25 @@ def _rewrite(theirs: Any, folder: Path, name: str) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def peak_of_sharded_load(device: str) -> dict[str, float]:
+def peak_of_sharded_load(device: str, hidden: int = 2048) -> dict[str, float]:
     """Host memory that loading a checkpoint of four files takes at most, in a process of its own, against the largest.
 
     Returns:
-        `largest` file, `whole` checkpoint and `peak` in MB; `peak` is the resident set's growth at its highest.
+        `largest` file, `whole` checkpoint and `peak` in MB; `peak` is the highest growth of the resident set, on a CPU
+        without the model itself. A tiny model is loaded before, so that libraries and driver do not count.
     """
     with tempfile.TemporaryDirectory() as made:
-        sizes = _sharded_checkpoint(Path(made))
+        sizes = _sharded_checkpoint(Path(made) / "large", hidden)
+        _sharded_checkpoint(Path(made) / "tiny", 128)
         child = subprocess.run(
             [sys.executable, "-c", _LOAD, made, device], check=True, capture_output=True, text=True, timeout=300
         )
-    return {"largest": max(sizes) / 1e6, "whole": sum(sizes) / 1e6, "peak": float(child.stdout.split()[-1])}
+    largest, whole, peak = max(sizes) / 1e6, sum(sizes) / 1e6, float(child.stdout.split()[-1])
+    return {"largest": largest, "whole": whole, "peak": peak - (whole if device == "cpu" else 0)}
 
 
 _LOAD = """
-import sys, torch
+import sys
 from pathlib import Path
 from radicel.runtime.models import load_model
 
@@ -116,15 +119,18 @@ def memory(name):
     line = next(line for line in open("/proc/self/status") if line.startswith(name))
     return int(line.split()[1]) * 1024 / 1e6
 
-torch.ones(1 << 20, device=sys.argv[2]).bfloat16().sum().item()  # the driver's own memory comes before
+def load(name):
+    return load_model(Path(sys.argv[1]) / name, device=sys.argv[2], dtype="bfloat16", context_length=64)
+
+load("tiny")
 open("/proc/self/clear_refs", "w").write("5")
 before = memory("VmRSS")
-model = load_model(Path(sys.argv[1]), device=sys.argv[2], dtype="bfloat16")
+model = load("large")
 print(memory("VmHWM") - before)
 """
 
 
-def _sharded_checkpoint(folder: Path, hidden: int = 2048, layers: int = 8, shards: int = 4) -> list[int]:
+def _sharded_checkpoint(folder: Path, hidden: int, layers: int = 8, shards: int = 4) -> list[int]:
     """A Llama of random bfloat16 numbers in several files; their sizes."""
     import transformers
 

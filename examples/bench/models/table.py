@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agreement import GREEDY, KINDS, measure, our_logits, same_greedy, their_logits
+from agreement import KINDS, measure, our_logits, their_logits
 from formats import FORMATS, GGUF_FAMILIES, measure_format, measure_gguf, peak_of_sharded_load
 from page import render
 from radicel.runtime.models import load_model
@@ -84,6 +84,7 @@ def measured(device: str, only: list[str]) -> dict[str, Any]:
     else:
         found["formats"] = {name: measure_format(name) for name in FORMATS}
         found["gguf"] = {name: measure_gguf(name) for name in GGUF_FAMILIES}
+        found["loading"] = peak_of_sharded_load(device, hidden=1024)
     return found
 
 
@@ -107,8 +108,6 @@ def half(name: str, device: str) -> dict[str, Any]:
     return {
         "ours": {kind: _relative(found[kind], truth[kind]) for kind in KINDS},
         "theirs": {kind: _relative(peer[kind], truth[kind]) for kind in KINDS},
-        "greedy": same_greedy(model, theirs, context),
-        "of": GREEDY,
     }
 
 
