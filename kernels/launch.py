@@ -39,7 +39,6 @@ class Blocks:
         m, n: rows and keys of a tile.
         warps, stages: of a program, and of its loads.
         registers: most of a thread; 0 for any number.
-        ahead: whether scores are computed while the exponentials of the last block are taken.
     """
 
     m: int
@@ -47,7 +46,6 @@ class Blocks:
     warps: int
     stages: int
     registers: int = 0
-    ahead: bool = False
 
     def options(self, device: torch.device) -> dict[str, int]:
         """What else a launch says."""
@@ -98,19 +96,20 @@ MOST_ROWS = 16
 WIDEST_HELD = 8192
 """Numbers of 2 bytes in a row of W up to which a program holds whole rows."""
 
-RAGGED: dict[tuple[int, int], Blocks] = {
-    (2, 64): Blocks(128, 64, 8, 5, ahead=True),
-    (2, 128): Blocks(128, 64, 8, 5, ahead=True),
-    (2, 256): Blocks(64, 64, 8, 3),
-    (4, 64): Blocks(32, 32, 4, 2),
-    (4, 128): Blocks(16, 32, 4, 2),
-    (4, 256): Blocks(16, 32, 4, 1),
+_FEW = Blocks(128, 64, 8, 5)
+RAGGED: dict[tuple[int, int], tuple[Blocks, Blocks]] = {
+    (2, 64): (_FEW, _FEW),
+    (2, 128): (Blocks(128, 32, 8, 5, registers=128), _FEW),
+    (2, 256): (Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
+    (4, 64): (Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),
+    (4, 128): (Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2)),
+    (4, 256): (Blocks(16, 32, 4, 1), Blocks(16, 32, 4, 1)),
 }
-"""(bytes of a number, padded head dim) → blocks of `ragged_attention`."""
+"""(bytes of a number, padded head dim) → blocks of `ragged_attention` for many programs, and for few; equal in `m`."""
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
-    (2, 64): RadixBlocks(Blocks(128, 64, 8, 5, ahead=True), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
-    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5, ahead=True), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 64): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
     (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
     (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
     (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2), 1, 2, 8),
@@ -148,11 +147,15 @@ def linear_blocks(rows: int, weight: torch.Tensor, gated: bool) -> LinearBlocks 
         return LinearBlocks(32, 256, 4, 4) if count > 4096 else LinearBlocks(16, 256, 2, 6, 4)
     halves = 1 if weight.element_size() <= 2 else 2  # as many bytes for wider numbers
     if width > WIDEST_HELD // halves:
-        return LinearBlocks(8 // halves, 1024, 4, 0, 2)
+        return LinearBlocks(16, 256, 2, 6, 4) if halves == 1 else LinearBlocks(4, 1024, 4, 0, 2)
     if count >= 65536:
         return LinearBlocks(4 // halves, 2048, 8, 0)
     warps = 8 if width > 2048 else 4
-    return LinearBlocks(1, 0, warps, 0, 0, 4) if gated else LinearBlocks(4 // halves, 0, warps, 0, 0, 2)
+    if gated:
+        return LinearBlocks(1, 0, warps, 0, 0, 4)
+    return (
+        LinearBlocks(2 // halves, 0, warps, 0, 0, 4) if count > 4096 else LinearBlocks(4 // halves, 0, warps, 0, 0, 2)
+    )
 
 
 @functools.lru_cache

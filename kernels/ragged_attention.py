@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from . import reference
-from .launch import RAGGED, Blocks, padded, supported
+from .launch import RAGGED, Blocks, multiprocessors, padded, supported
 
 __all__ = ["attend_block", "attend_seen_by_all", "query_tiles", "ragged_attention", "ragged_launch", "tile_queries"]
 
@@ -89,32 +89,6 @@ def attend_block(
 
 
 @triton.jit
-def _keys(
-    first, kv_head, k_ptr, slots_ptr, slot_stride, DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """[BLOCK_D, BLOCK_N]: keys of positions that all exist."""
-    dims = tl.arange(0, BLOCK_D)
-    slots = tl.load(slots_ptr + first + tl.arange(0, BLOCK_N)).to(tl.int64)
-    place = k_ptr + (slots * slot_stride + kv_head * DIM)[None, :] + dims[:, None]
-    if DIM == BLOCK_D:
-        return tl.load(place)
-    return tl.load(place, mask=(dims < DIM)[:, None], other=0.0)
-
-
-@triton.jit
-def _values(
-    first, kv_head, v_ptr, slots_ptr, slot_stride, DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """[BLOCK_N, BLOCK_D]: values of positions that all exist."""
-    dims = tl.arange(0, BLOCK_D)
-    slots = tl.load(slots_ptr + first + tl.arange(0, BLOCK_N)).to(tl.int64)
-    place = v_ptr + (slots * slot_stride + kv_head * DIM)[:, None] + dims[None, :]
-    if DIM == BLOCK_D:
-        return tl.load(place)
-    return tl.load(place, mask=(dims < DIM)[None, :], other=0.0)
-
-
-@triton.jit
 def attend_seen_by_all(
     q,
     acc,
@@ -136,36 +110,18 @@ def attend_seen_by_all(
     DIM: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):
     """`attend_block` over whole blocks of positions first .. end that every row sees.
 
-    With AHEAD the next scores are computed while the exponentials of the last are taken (Shah et al. 2024,
-    "FlashAttention-3"). The loops stand in a condition that says that they run: a loop that may not run would set the
-    sums beside the products that go on in them, and then the compiler waits for each product in turn.
+    The loop stands in a condition that says that it runs: a loop that may not run would set the sums while products
+    still go on in them, and then the compiler waits for each product in turn.
     """
     if first < end:
-        if AHEAD and not SOFTCAP:
-            keys = _keys(first, kv_head, k_ptr, slots_ptr, slot_stride, DIM, BLOCK_N, BLOCK_D)
-            scores = tl.dot(q, keys, input_precision=PRECISION)
-            for n in range(first, end, BLOCK_N):
-                following = tl.minimum(n + BLOCK_N, end - BLOCK_N)
-                keys = _keys(following, kv_head, k_ptr, slots_ptr, slot_stride, DIM, BLOCK_N, BLOCK_D)
-                next_scores = tl.dot(q, keys, input_precision=PRECISION)
-                new_top = tl.maximum(top, tl.max(scores, 1) * scale)
-                weights = tl.exp2(scores * scale - new_top[:, None])
-                shrink = tl.exp2(top - new_top)
-                total = total * shrink + tl.sum(weights, 1)
-                values = _values(n, kv_head, v_ptr, slots_ptr, slot_stride, DIM, BLOCK_N, BLOCK_D)
-                acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
-                top = new_top
-                scores = next_scores
-        else:
-            for n in range(first, end, BLOCK_N):
-                acc, top, total = attend_block(
-                    q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
-                    BLOCK_N, BLOCK_D, DIM, False, 0, SOFTCAP, PRECISION,
-                )  # fmt: skip
+        for n in range(first, end, BLOCK_N):
+            acc, top, total = attend_block(
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                BLOCK_N, BLOCK_D, DIM, False, 0, SOFTCAP, PRECISION,
+            )  # fmt: skip
     return acc, top, total
 
 
@@ -194,7 +150,6 @@ def _ragged_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):
     QUERIES: tl.constexpr = BLOCK_M // GROUP
     tile = tl.program_id(0)
@@ -227,7 +182,7 @@ def _ragged_attention_kernel(
         masked_from = seen_by_all // BLOCK_N * BLOCK_N
         acc, top, total = attend_seen_by_all(
             q, acc, top, total, 0, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
-            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD,
+            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION,
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
@@ -259,10 +214,11 @@ def ragged_attention(
         return reference.ragged_attention(
             q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out
         )
-    blocks = RAGGED[q.element_size(), padded(q.shape[2], 64)]
+    many, few = RAGGED[q.element_size(), padded(q.shape[2], 64)]
     if tiles is None:
         per_tile = tile_queries(q.shape[1] // k_cache.shape[1], q.shape[2], q.dtype)
         tiles = query_tiles((q_starts[1:] - q_starts[:-1]).tolist(), per_tile).to(q.device)
+    blocks = many if len(tiles) * k_cache.shape[1] > 4 * multiprocessors(q.device) else few
     return ragged_launch(
         q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, blocks
     )
@@ -270,7 +226,7 @@ def ragged_attention(
 
 def tile_queries(group: int, head_dim: int, dtype: torch.dtype) -> int:
     """Queries of one tile, for `query_tiles`."""
-    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)].m, padded(group, 16)) // group
+    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)][0].m, padded(group, 16)) // group
 
 
 def query_tiles(q_lens: list[int], per_tile: int) -> torch.Tensor:
@@ -325,7 +281,6 @@ def ragged_launch(
         WINDOW=window,
         SOFTCAP=softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        AHEAD=blocks.ahead,
         num_warps=blocks.warps,
         num_stages=blocks.stages,
         **blocks.options(q.device),

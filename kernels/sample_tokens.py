@@ -27,15 +27,28 @@ BLOCK = 4096
 
 
 @triton.jit
-def _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS: tl.constexpr):
-    """The logits of a row after its mask (of no words: none), without NaN or +inf."""
+def _load(logits_ptr, mask_ptr, first, vocab, words, HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr):
+    """The logits of a block of a row as they are, and the words of its mask, one for eight ids (0 without a mask)."""
+    ids = first + tl.arange(0, BLOCK)
+    x = tl.load(logits_ptr + ids, mask=ids < vocab, other=float("-inf"))
+    word = 0
+    if HAS_MASKS:
+        eighths = first + 8 * tl.arange(0, BLOCK // 8)
+        word = tl.load(mask_ptr + eighths // 32, mask=eighths < words * 32, other=0)
+    return x, word
+
+
+@triton.jit
+def _scores(x, word, first, vocab, words, HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Loaded logits after their mask (of no words: none), without NaN or +inf."""
     LARGEST: tl.constexpr = 3.4028234663852886e38
-    x = tl.load(logits_ptr + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
+    x = x.to(tl.float32)
     x = tl.where(x != x, float("-inf"), tl.minimum(x, LARGEST))
     if HAS_MASKS:
-        word = tl.load(mask_ptr + ids // 32, mask=ids < words * 32, other=0)
-        allowed = ((word >> (ids % 32)) & 1) != 0
-        x = tl.where(words > 0, tl.where(allowed & (ids < vocab), tl.maximum(x, -LARGEST), float("-inf")), x)
+        shift = ((first + 8 * tl.arange(0, BLOCK // 8)) % 32)[:, None] + tl.arange(0, 8)[None, :]
+        allowed = tl.reshape((word[:, None] >> shift) & 1, [BLOCK]) != 0
+        allowed = allowed & (first + tl.arange(0, BLOCK) < vocab)
+        x = tl.where(words > 0, tl.where(allowed, tl.maximum(x, -LARGEST), float("-inf")), x)
     return x
 
 
@@ -72,9 +85,12 @@ def _border(
         weights = tl.zeros([BLOCK], dtype=tl.float64)
         below = tl.full([BLOCK], -1, dtype=tl.int32)
         above = tl.full([BLOCK], 2147483647, dtype=tl.int32)
+        raw, word = _load(logits_ptr, mask_ptr, 0, vocab, words, HAS_MASKS, BLOCK)
         for first in range(0, vocab, BLOCK):
+            next_raw, next_word = _load(logits_ptr, mask_ptr, first + BLOCK, vocab, words, HAS_MASKS, BLOCK)
             ids = first + tl.arange(0, BLOCK)
-            x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+            x = _scores(raw, word, first, vocab, words, HAS_MASKS, BLOCK)
+            raw, word = next_raw, next_word
             distance = tl.abs(tl.div_rn(x - best, temperature))
             bits = distance.to(tl.int32, bitcast=True)
             taken = (bits <= middle) & (ids < vocab)
@@ -96,15 +112,27 @@ def _border(
 
 
 @triton.jit
-def _finite(logits_ptr, mask_ptr, vocab, words, best, temperature, HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr):
+def _finite(
+    logits_ptr,
+    mask_ptr,
+    vocab,
+    words,
+    best,
+    temperature,
+    HAS_MASKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Weight and number of the ids that are not ruled out, and the bits of the least likely one."""
     NOTHING: tl.constexpr = 2139095040
     counts = tl.zeros([BLOCK], dtype=tl.int32)
     weights = tl.zeros([BLOCK], dtype=tl.float64)
     last = tl.zeros([BLOCK], dtype=tl.int32)
+    raw, word = _load(logits_ptr, mask_ptr, 0, vocab, words, HAS_MASKS, BLOCK)
     for first in range(0, vocab, BLOCK):
+        next_raw, next_word = _load(logits_ptr, mask_ptr, first + BLOCK, vocab, words, HAS_MASKS, BLOCK)
         ids = first + tl.arange(0, BLOCK)
-        x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+        x = _scores(raw, word, first, vocab, words, HAS_MASKS, BLOCK)
+        raw, word = next_raw, next_word
         distance = tl.abs(tl.div_rn(x - best, temperature))
         bits = distance.to(tl.int32, bitcast=True)
         finite = (bits < NOTHING) & (ids < vocab)
@@ -132,8 +160,8 @@ def _bound(bits, weights, wanted):
 
 @triton.jit
 def _kept(
-    logits_ptr,
-    mask_ptr,
+    raw,
+    word,
     first,
     vocab,
     words,
@@ -148,13 +176,17 @@ def _kept(
 ):
     """Weights (float64) of a block, 0 where left out, and how many equals of the border were seen up to its end."""
     ids = first + tl.arange(0, BLOCK)
-    x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+    x = _scores(raw, word, first, vocab, words, HAS_MASKS, BLOCK)
     scaled = tl.div_rn(x - best, temperature)
     bits = tl.abs(scaled).to(tl.int32, bitcast=True)
     equal = ((bits == border) & (ids < vocab)).to(tl.int32)
-    rank = seen_equal + tl.cumsum(equal, 0)
-    kept = ((bits < border) | ((equal == 1) & (rank <= equals))) & (scaled >= lowest_score) & (ids < vocab)
-    return tl.where(kept, tl.exp(scaled), 0.0).to(tl.float64), seen_equal + tl.sum(equal, 0)
+    num_equal = tl.sum(equal, 0)
+    kept = bits < border
+    if (num_equal > 0) & (equals > 0):
+        rank = seen_equal + tl.cumsum(equal, 0)
+        kept = kept | ((equal == 1) & (rank <= equals))
+    kept = kept & (scaled >= lowest_score) & (ids < vocab)
+    return tl.where(kept, tl.exp(scaled), 0.0).to(tl.float64), seen_equal + num_equal
 
 
 @triton.jit
@@ -176,6 +208,7 @@ def _sample_tokens_kernel(
     HAS_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     LONG_BLOCK: tl.constexpr,
+    NUM_BLOCKS: tl.constexpr,
 ):
     LARGEST: tl.constexpr = 3.4028234663852886e38
     NOTHING: tl.constexpr = 2139095040  # the bits of infinity
@@ -193,9 +226,12 @@ def _sample_tokens_kernel(
     long_lanes = tl.arange(0, LONG_BLOCK)
     tops = tl.full([LONG_BLOCK], float("-inf"), dtype=tl.float32)
     places = long_lanes
+    long_raw, long_word = _load(logits_ptr, mask_ptr, 0, vocab, words, HAS_MASKS, LONG_BLOCK)
     for first in range(0, vocab, LONG_BLOCK):
+        long_next, long_next_word = _load(logits_ptr, mask_ptr, first + LONG_BLOCK, vocab, words, HAS_MASKS, LONG_BLOCK)
         ids = first + long_lanes
-        x = _scores(logits_ptr, mask_ptr, ids, vocab, words, HAS_MASKS)
+        x = _scores(long_raw, long_word, first, vocab, words, HAS_MASKS, LONG_BLOCK)
+        long_raw, long_word = long_next, long_next_word
         places = tl.where(x > tops, ids, places)
         tops = tl.maximum(tops, x)
     best = tl.max(tops, 0)
@@ -247,22 +283,34 @@ def _sample_tokens_kernel(
                 equals = tl.where(new_border == border, tl.minimum(equals, needed), needed)
                 border = new_border
         lowest_score = tl.log(min_p)
-        total = tl.zeros([], dtype=tl.float64)
+        numbers = tl.arange(0, NUM_BLOCKS)
+        sums = tl.zeros([NUM_BLOCKS], dtype=tl.float64)  # of each block
+        seen_before = tl.zeros([NUM_BLOCKS], dtype=tl.int32)
         seen = 0
+        raw, word = _load(logits_ptr, mask_ptr, 0, vocab, words, HAS_MASKS, BLOCK)
         for first in range(0, vocab, BLOCK):
+            next_raw, next_word = _load(logits_ptr, mask_ptr, first + BLOCK, vocab, words, HAS_MASKS, BLOCK)
+            seen_before = tl.where(numbers == first // BLOCK, seen, seen_before)
             weights, seen = _kept(
-                logits_ptr, mask_ptr, first, vocab, words, best, temperature, border, equals, lowest_score,
+                raw, word, first, vocab, words, best, temperature, border, equals, lowest_score,
                 seen, HAS_MASKS, BLOCK,
             )  # fmt: skip
-            total += tl.sum(weights, 0)
-        target = total * tl.load(numbers_ptr + row)
+            raw, word = next_raw, next_word
+            sums = tl.where(numbers == first // BLOCK, tl.sum(weights, 0), sums)
+        target = tl.sum(sums, 0) * tl.load(numbers_ptr + row)
+        # The block in which the sum goes beyond the target; where rounding leaves none, the last with any weight.
+        last_block = tl.max(tl.where(sums > 0.0, numbers, 0), 0)
+        beyond = (tl.cumsum(sums, 0) > target) & (sums > 0.0)
+        block_number = tl.minimum(tl.min(tl.where(beyond, numbers, NUM_BLOCKS), 0), last_block)
+        reached = tl.sum(tl.where(numbers < block_number, sums, 0.0), 0)
+        seen = tl.sum(tl.where(numbers == block_number, seen_before, 0), 0)
         found = -1
-        reached = tl.zeros([], dtype=tl.float64)
-        seen = 0
-        first = 0
+        chosen = -1
+        first = block_number * BLOCK
         while (found < 0) & (first < vocab):
+            raw, word = _load(logits_ptr, mask_ptr, first, vocab, words, HAS_MASKS, BLOCK)
             weights, seen = _kept(
-                logits_ptr, mask_ptr, first, vocab, words, best, temperature, border, equals, lowest_score,
+                raw, word, first, vocab, words, best, temperature, border, equals, lowest_score,
                 seen, HAS_MASKS, BLOCK,
             )  # fmt: skip
             ids = first + lanes
@@ -273,7 +321,7 @@ def _sample_tokens_kernel(
             if found == 2147483647:
                 found = -1  # the two sums of the block round differently: the first of the next block is it
             # Rounding may leave no later one: then the last that was kept.
-            chosen = tl.maximum(tl.max(tl.where(weights > 0.0, ids, -1), 0), tl.where(first == 0, -1, chosen))
+            chosen = tl.maximum(tl.max(tl.where(weights > 0.0, ids, -1), 0), chosen)
             reached += block
             first += BLOCK
         chosen = tl.where(found >= 0, found, chosen)
@@ -299,6 +347,7 @@ def sample_tokens(
     out = torch.empty(count, dtype=torch.int64, device=logits.device)
     if count:
         masked = masks is not None and mask_of is not None
+        block = min(BLOCK, padded(vocab, 128))
         _sample_tokens_kernel[(count,)](
             logits,
             temperature,
@@ -315,8 +364,9 @@ def sample_tokens(
             vocab,
             HAS_MASKS=masked,
             HAS_ROWS=rows is not None,
-            BLOCK=min(BLOCK, padded(vocab, 128)),
+            BLOCK=block,
             LONG_BLOCK=min(2 * BLOCK, padded(vocab, 128)),
+            NUM_BLOCKS=padded(triton.cdiv(vocab, block), 2),
             num_warps=16 if vocab > 4096 else 4,
         )
     return out

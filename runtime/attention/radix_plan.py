@@ -48,7 +48,7 @@ class RadixTuning:
     units: int = 264
     wide_units: int = 132
     least_piece: int = 128
-    row_cost: int = 48
+    row_cost: int = 96
     least_saved: int = 1024
     sharing: bool = True
 
