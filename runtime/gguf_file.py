@@ -26,7 +26,6 @@ __all__ = ["folder_of_file", "open_gguf"]
 
 _LAYOUT = 1
 """Raised whenever the files of a folder change."""
-_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
@@ -78,7 +77,7 @@ def folder_of_file(path: Path, home: Path) -> Path:
     config = config_of(path, meta, tied="output.weight" not in tensors, ropes=ropes)
     files = {
         "config.json": config,
-        "generation_config.json": {key: config[key] for key in _TOKEN_IDS if key in config},
+        "generation_config.json": _generation_config(meta, config),
         "tokenizer_config.json": tokenizer_config_of(meta),
         POINTER: {"file": str(path), "stamp": stamp},
     }
@@ -95,3 +94,13 @@ def folder_of_file(path: Path, home: Path) -> Path:
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return folder
+
+
+def _generation_config(meta: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Start, padding, and every token that ends a text: of the whole, of a turn, of a message."""
+    ends = (meta.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    return {
+        "bos_token_id": config["bos_token_id"],
+        "eos_token_id": list(dict.fromkeys(end for end in ends if end is not None)) or None,
+        "pad_token_id": config["pad_token_id"],
+    }

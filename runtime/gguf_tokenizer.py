@@ -68,7 +68,7 @@ def tokenizer_of(path: Path, meta: Meta) -> Any:
             f"{path}: tokenizer {kind!r} split by {pre!r} is not supported; known: 'llama', and 'gpt2' split by {known}"
         )
     _add_specials(tokenizer, meta)
-    _add_start(tokenizer, meta, by_default=kind == "llama")
+    _add_start(tokenizer, meta, by_default=kind == "llama" or pre == "llama-bpe")
     return tokenizer
 
 
@@ -129,12 +129,16 @@ def _merges(vocab: Mapping[str, int], scores: list[float]) -> list[tuple[str, st
 
 
 def _add_specials(tokenizer: Any, meta: Meta) -> None:
-    # In order of id: `add_special_tokens` gives an id only to what the vocabulary lacks, and here it lacks nothing.
+    """Tokens that are found in a text before it is split. All are in the vocabulary, so none gets a new id."""
+    special: list[AddedToken] = []
+    named: list[AddedToken] = []
     for token, kind in zip(meta["tokenizer.ggml.tokens"], meta.get("tokenizer.ggml.token_type", ())):
         if kind == TokenType.CONTROL:
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+            special.append(AddedToken(token, special=True, normalized=False))
         elif kind == TokenType.USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
+            named.append(AddedToken(token, special=False, normalized=False))
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(named)
 
 
 def _add_start(tokenizer: Any, meta: Meta, *, by_default: bool) -> None:

@@ -45,6 +45,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Qwen3ForCausalLM": Architecture("qwen3", qwen3.read_config, qwen3.Qwen3),
     "Gemma2ForCausalLM": Architecture("gemma2", gemma2.read_config, gemma2.Gemma2),
     "Gemma3ForCausalLM": Architecture("gemma3_text", gemma3.read_config, gemma3.Gemma3),
+    "Gemma3ForConditionalGeneration": Architecture("gemma3", gemma3.read_config_of_images, gemma3.Gemma3OfImages),
     "Phi3ForCausalLM": Architecture("phi3", phi3.read_config, phi3.Phi3),
     "SmolLM3ForCausalLM": Architecture("smollm3", smollm3.read_config, smollm3.SmolLM3),
     "Olmo2ForCausalLM": Architecture("olmo2", olmo2.read_config, olmo2.Olmo2),

@@ -155,8 +155,8 @@ def test_no_such_file() -> None:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-def _rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """The same file with other tensors, which `change` edits by name."""
+def _rewrite(path: Path, change: Callable[[dict[str, Any]], object], **ids: int) -> None:
+    """The same file with other tensors, which `change` edits by name, and more metadata."""
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: (tensor.data.copy(), tensor.tensor_type) for tensor in reader.tensors}
     change(tensors)
@@ -166,6 +166,8 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
             kind = field.types[0]
             inner = field.types[1] if len(field.types) > 1 else None
             writer.add_key_value(name, field.contents(), kind, sub_type=inner)
+    for name, number in ids.items():
+        writer.add_uint32(name, number)
     for name, (data, kind) in tensors.items():
         writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()
@@ -309,10 +311,18 @@ def _bpe(pre: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_splits_by_name(pre: str, tokens: list[str]) -> None:
-    tokenizer = tokenizer_of(Path("x.gguf"), _bpe(pre))
-    assert tokenizer.encode("1234 a<|end|>").tokens == tokens
-    starting = tokenizer_of(Path("x.gguf"), _bpe(pre, **{"tokenizer.ggml.add_bos_token": True}))
-    assert starting.encode("1234 a<|end|>").tokens == ["<|end|>", *tokens]
+    for starts in (True, False, None):  # Llama 3's begin with a start where the file does not say
+        meta = _bpe(pre) if starts is None else _bpe(pre, **{"tokenizer.ggml.add_bos_token": starts})
+        start = ["<|end|>"] if starts or (starts is None and pre == "llama-bpe") else []
+        assert tokenizer_of(Path("x.gguf"), meta).encode("1234 a<|end|>").tokens == [*start, *tokens]
+
+
+def test_every_end_of_a_turn_ends_a_text(write: Write) -> None:
+    path, _ = write()
+    _rewrite(path, lambda tensors: None, **{"tokenizer.ggml.eot_token_id": 280})
+    folder = folder_of_file(path, path.parent / "home")
+    said = json.loads((folder / "generation_config.json").read_text())
+    assert said == {"bos_token_id": None, "eos_token_id": [287, 280], "pad_token_id": None}
 
 
 @pytest.mark.parametrize("changes", [{"tokenizer.ggml.model": "rwkv"}, {"tokenizer.ggml.pre": "tekken"}])

@@ -50,7 +50,7 @@ NOTES = """## What to know
   length of a text. `LocalRuntime(model, context_length=4096)` takes the short ones.
 - **Windows.** Layers with a window (Mistral, Gemma, Phi-3) attend to the window. Their keys and values are kept for
   the whole text, like those of other layers, since a fork may go on from any of its tokens.
-- **Gemma 3** runs text. Checkpoints with a vision tower are refused by name.
+- **Gemma 3** runs text. Of a checkpoint with a vision tower, the text part is loaded.
 - **Mixtures of experts.** Tokens are grouped by expert, so that an expert's weights are read for a group and not for
   each token. Equal router scores go to the lowest expert.
 - **Quantised weights** of a GGUF file become numbers of the runtime's dtype as they are loaded. Other quantised

@@ -78,6 +78,21 @@ GEMMA3_ROPES = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
 }
+VISION: dict[str, Any] = {
+    "vision_config": {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    },
+    "mm_tokens_per_image": 4,
+    "boi_token_index": 285,
+    "eoi_token_index": 286,
+    "image_token_index": 287,
+}
+"""What a Gemma that sees images has beside its text part; no test shows it one."""
 GRANITE: dict[str, Any] = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.22,
@@ -163,10 +178,10 @@ FAMILIES: dict[str, Family] = {
         | _heads(4, 1, 16, hidden=72)
         | {"query_pre_attn_scalar": 16, "num_hidden_layers": 7, "rope_parameters": GEMMA3_ROPES},
     ),
-    "gemma-3-scaled": Family(
-        "Gemma3ForCausalLM",
-        "Gemma3TextConfig",
-        "Gemma-3-4B (text)",
+    "gemma-3-images": Family(
+        "Gemma3ForConditionalGeneration",
+        "Gemma3Config",
+        "Gemma-3-4B, text",
         GEMMA
         | _heads(8, 4, 16, hidden=80)
         | {
@@ -255,6 +270,8 @@ def make_checkpoint(name: str, folder: Path, seed: int = 0, **overrides: Any) ->
 
     family = FAMILIES[name]
     fields = {**SIZES, **family.fields, **overrides}
+    if family.config == "Gemma3Config":
+        fields = {"text_config": fields, **VISION}
     config = getattr(transformers, family.config)(**fields)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
