@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import regex
 import torch
 from gguf import GGUFReader
 from radicel.runtime import gguf_convert, hub
+from radicel.runtime.gguf_file import folder_of_file
+from radicel.runtime.models import load_model
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -75,6 +78,18 @@ def test_config_says_what_the_gguf_says(gguf_file: Path, model_dir: Path) -> Non
     config = AutoConfig.from_pretrained(model_dir)
     assert (config.head_dim, config.bos_token_id, config.eos_token_id, config.pad_token_id) == (64, 1, 2, 2)
     assert config.rope_parameters["rope_theta"] == 100000.0
+
+
+def test_the_file_itself_gives_the_same_model(gguf_file: Path, model_dir: Path, tokenizer: Any, tmp_path: Path) -> None:
+    folder = folder_of_file(gguf_file, tmp_path)
+    direct, converted = (load_model(path, device="cpu", dtype="float32") for path in (folder, model_dir))
+    assert replace(direct.config, dtype="float32") == converted.config
+    places = converted.places()
+    assert all(torch.equal(tensor, places[name]) for name, tensor in direct.places().items())
+    read = AutoTokenizer.from_pretrained(folder)
+    for text in ("Hello, world: 12345 ünï", "<|im_start|>user\nHi<|im_end|>\n", "def f(x):\n    return  x", "🙂 ok"):
+        assert read.encode(text) == tokenizer.encode(text)
+    assert read.chat_template == tokenizer.chat_template
 
 
 # ---- the tokenizer, read a second time
