@@ -23,7 +23,6 @@ NEAR = 0.5
 
 # A step alone takes as long as a step of thirty, so modes that run many steps take fewer or shorter prompts.
 SHORT = 400
-LITTLE = 500
 
 Mode = Callable[[LocalRuntime, list[Expected]], list[Any]]
 
@@ -76,7 +75,7 @@ MODES: list[tuple[str, Mode, dict[str, Any], Callable[[list[Expected]], list[Exp
     ("eight at a time", eight_at_a_time, {}, list),
     ("five samples", five_samples, {}, list),
     ("chunks of 7", together, {"prefill_chunk": 7}, short),
-    ("little memory", together, {"kv_tokens": LITTLE}, short),
+    ("little memory", together, {"kv_tokens": 500}, short),
     ("cache off", together, {"prefix_cache": False}, list),
     ("no overlap", together, {"overlap": False}, some),
     ("no graphs", together, {"cuda_graphs": False}, some),
@@ -106,7 +105,6 @@ def test_float32_ids_equal_transformers(mode: Any, expected: list[Expected]) -> 
         runtime.check()
         stats = runtime.stats()
         assert stats.kv_used == 0
-        assert (stats.preemptions > 0) == (settings.get("kv_tokens") == LITTLE)
         assert 0 <= stats.gpu_idle_share < 1
 
 
@@ -143,7 +141,8 @@ def test_a_program_with_a_fork_and_a_schema() -> None:
         with s.fork(3) as branches:
             branches += assistant(gen("city", schema=dict[str, int], max_tokens=40, temperature=0))
 
-    with LocalRuntime(device="cuda", kv_tokens=20_000, check_invariants=True) as runtime:
+    # In bfloat16 this model's first two choices lie within a rounding error of each other, and branches may differ.
+    with LocalRuntime(device="cuda", dtype="float32", kv_tokens=20_000, check_invariants=True) as runtime:
         state = plan.run(backend=runtime)
         assert state["city"][0] == state["city"][1] == state["city"][2]
         assert all(isinstance(n, int) for n in state["city"][0].values())
@@ -190,3 +189,13 @@ def test_graphs_are_captured_for_rows_and_for_forced_runs() -> None:
         kinds = {queries for _, queries in runtime._runner._graphs._graphs}
         assert 1 in kinds
         assert kinds & {2, 4, 8}
+
+
+def test_preempted_sequences_go_on_where_they_were() -> None:
+    prompts = [f"Item {i}: a short story about the number {i} and" for i in range(8)]
+    settings = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
+    with LocalRuntime(device="cuda", dtype="float32", kv_tokens=5_000) as runtime:
+        plenty = [result.token_ids for result in runtime.generate(prompts, **settings)]
+    with LocalRuntime(device="cuda", dtype="float32", kv_tokens=280, check_invariants=True) as runtime:
+        assert [result.token_ids for result in runtime.generate(prompts, **settings)] == plenty
+        assert runtime.stats().preemptions > 0
