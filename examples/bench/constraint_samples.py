@@ -105,8 +105,10 @@ def checker(schema: Any, kind: Any, documents: dict[str, Any]) -> Any:
 
 
 def _multiple(_: Any, step: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """`multipleOf` of the numbers as they are written: 0.5618 is a multiple of 0.0001, and not so in doubles."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and Fraction(str(value)) % Fraction(str(step)):
+    """`multipleOf` as the numbers are written or as doubles: 0.5618 is a multiple of 0.0001, and not so in doubles."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return
+    if Fraction(str(value)) % Fraction(str(step)) and (value / step) % 1:
         yield jsonschema.ValidationError(f"{value} is no multiple of {step}")
 
 
