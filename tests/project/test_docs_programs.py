@@ -1,28 +1,15 @@
-"""Every program of every page runs, and prints what the page says (`tests/support/pages.py` has the rules)."""
+"""Every block of Python in a page runs, and prints what the page says (`tests/support/pages.py` has the rules)."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pages
 import pytest
 
 PAGES = pages.pages()
-
-
-def _params(steps: Callable[[Path], object]) -> list[Any]:
-    return [
-        pytest.param(name, marks=[pytest.mark.model] if pages.needs_model(page) else [])
-        for name, page in PAGES.items()
-        if steps(page)
-    ]
-
-
-PYTHON, COMMANDS = _params(pages.python_steps), _params(pages.command_steps)
-ENVIRONMENT = {"PYTHONWARNINGS": "default", "COLUMNS": "120", "NO_COLOR": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +24,18 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pages.P
         codes = {name: steps for name, steps in codes.items() if steps}
         for number, name in enumerate(codes):
             pages.write_files(PAGES[name], folder / str(number))
-        return pages.run_python(codes, folder, ENVIRONMENT)
+        return pages.run_python(codes, folder)
 
     return lambda name: of_all(pages.needs_model(PAGES[name]))[name]
 
 
-@pytest.mark.parametrize("name", PYTHON)
+@pytest.mark.parametrize("name", pages.params(pages.python_steps))
 def test_a_page_s_blocks_print_what_it_says(name: str, printed: Callable[[str], pages.Printed]) -> None:
     steps, found = pages.python_steps(PAGES[name]), printed(name)
     for (code, said), shown in zip(steps, found.texts):
         assert said in (None, shown), f"{name} says that\n{code}prints\n{said}and it prints\n{shown}"
     assert found.error is None, f"{name}\n{found.error}"
     assert len(found.texts) == len(steps)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_page_s_commands_print_what_it_says(name: str, tmp_path: Path) -> None:
-    pages.write_files(PAGES[name], tmp_path)
-    for words, said in pages.command_steps(PAGES[name]):
-        shown = pages.run_words(words, tmp_path, ENVIRONMENT)
-        assert said in (None, shown), f"{name} says that {words} prints\n{said}and it prints\n{shown}"
 
 
 @pytest.mark.parametrize("name", PAGES)

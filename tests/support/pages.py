@@ -18,15 +18,20 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import source_tree as src
 
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^ *```$", re.M | re.S
 )
+
+
+# What is printed does not depend on where the tests run.
+ENVIRONMENT = {"PYTHONWARNINGS": "default", "COLUMNS": "120", "NO_COLOR": "1"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,18 @@ def command_steps(page: Path) -> list[tuple[list[str], str | None]]:
     return steps
 
 
-def run_python(codes: Mapping[str, Sequence[str]], folder: Path, environment: Mapping[str, str]) -> dict[str, Printed]:
+def params(steps: Callable[[Path], object]) -> list[Any]:
+    """The pages that have some of these steps, as the parameters of a test; marked where they need the model."""
+    import pytest
+
+    return [
+        pytest.param(name, marks=[pytest.mark.model] if needs_model(page) else [])
+        for name, page in pages().items()
+        if steps(page)
+    ]
+
+
+def run_python(codes: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Printed]:
     """Runs the codes of pages in one new process and returns what each code printed, by page.
 
     Every page has a folder below this one, which is where its codes run, one after another in one namespace. Pages
@@ -115,7 +131,7 @@ def run_python(codes: Mapping[str, Sequence[str]], folder: Path, environment: Ma
         for step, code in enumerate(codes[page]):
             (folder / str(number) / f"block{step}").mkdir(parents=True)
             (folder / str(number) / f"block{step}" / "program.py").write_text(code, encoding="utf-8")
-    run_words([sys.executable, __file__, *(str(len(steps)) for steps in codes.values())], folder, environment)
+    run_words([sys.executable, __file__, *(str(len(steps)) for steps in codes.values())], folder)
     results = json.loads((folder / "printed.json").read_text(encoding="utf-8"))
     return {
         page: Printed([_without_paths(text, folder / str(number)) for text in printed], error)
@@ -142,12 +158,12 @@ def write_files(page: Path, folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def run_words(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+def run_words(words: Sequence[str], folder: Path) -> str:
     """Runs a command in the folder and returns what it printed; AssertionError with its messages where it failed."""
     programs = {"python": [], "radicel": ["-m", "radicel.cli"], "pytest": ["-m", "pytest", "-p", "no:cacheprovider"]}
     command = [sys.executable, *programs[words[0]], *words[1:]] if words[0] in programs else list(words)
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **environment}, timeout=280
+        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **ENVIRONMENT}, timeout=280
     )
     assert done.returncode == 0, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     assert "Traceback" not in done.stderr
