@@ -1,6 +1,6 @@
 """A GGUF file of a Llama-shaped model becomes a folder in the Hugging Face layout.
 
-In: a `.gguf` file whose architecture is `llama` and whose tokenizer is a byte-level BPE.
+In: a `.gguf` file whose architecture is `llama`.
 Out: `model.safetensors` (float32, each value exactly what the quantised one stands for), `config.json`,
 `generation_config.json`, `tokenizer.json` and `tokenizer_config.json` with the chat template.
 
@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, TokenType, dequantize
+from gguf import dequantize
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from ..errors import UnsupportedModelError, WeightsError
+from .gguf_config import short
+from .gguf_file import open_gguf
+from .gguf_tokenizer import tokenizer_config_of, tokenizer_of
 
 __all__ = ["convert"]
 
@@ -56,29 +58,21 @@ def convert(gguf_file: Path, folder: Path, on_tensor: Callable[[int, int], None]
         on_tensor: called with (tensors done, tensors in all) as the weights are converted.
 
     Raises:
-        UnsupportedModelError: another architecture or another kind of tokenizer.
+        UnsupportedModelError: another architecture, or a tokenizer that we do not have.
         WeightsError: the file is not a whole GGUF file, or a tensor has a name that the architecture does not know.
     """
-    reader, meta = _read(gguf_file)
+    reader, meta = open_gguf(gguf_file)
     if meta.get("general.architecture") != "llama":
         raise UnsupportedModelError(
             f"{gguf_file}: architecture {meta.get('general.architecture')!r}; this converter knows 'llama'"
         )
     config = _config(meta, tied=all(t.name != "output.weight" for t in reader.tensors))
-    tokenizer = _tokenizer(gguf_file, meta)
+    tokenizer = tokenizer_of(gguf_file, meta)
     save_file(_weights(gguf_file, reader, config, on_tensor), folder / "model.safetensors", {"format": "pt"})
     tokenizer.save(str(folder / "tokenizer.json"))
-    _write(folder / "tokenizer_config.json", _tokenizer_config(meta))
+    _write(folder / "tokenizer_config.json", tokenizer_config_of(meta))
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {key: config[key] for key in _TOKEN_ID_KEYS if key in config})
-
-
-def _read(path: Path) -> tuple[Any, dict[str, Any]]:
-    try:
-        reader = GGUFReader(path)
-    except (ValueError, IndexError, OSError) as error:
-        raise WeightsError(f"{path} is not a whole GGUF file: {error}") from error
-    return reader, {name: field.contents() for name, field in reader.fields.items()}
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
@@ -103,8 +97,8 @@ def _config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
         "num_key_value_heads": meta.get("llama.attention.head_count_kv", heads),
         "head_dim": meta.get("llama.rope.dimension_count", meta["llama.embedding_length"] // heads),
         "max_position_embeddings": meta["llama.context_length"],
-        "rope_theta": _short(meta.get("llama.rope.freq_base", 10000.0)),
-        "rms_norm_eps": _short(meta["llama.attention.layer_norm_rms_epsilon"]),
+        "rope_theta": short(meta.get("llama.rope.freq_base", 10000.0)),
+        "rms_norm_eps": short(meta["llama.attention.layer_norm_rms_epsilon"]),
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
@@ -115,11 +109,6 @@ def _config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
         if (token_id := meta.get(f"tokenizer.ggml.{source}")) is not None:
             config[key] = token_id
     return config
-
-
-def _short(value: float) -> float:
-    """The shortest decimal that is this float32: 1e-05 rather than 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
 
 
 # ---- weights
@@ -157,52 +146,3 @@ def _halves_apart(weight: Array, heads: int) -> Array:
     rows, columns = weight.shape
     apart: Array = weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
     return apart
-
-
-# ---- tokenizer
-
-
-def _smollm_splits() -> Any:
-    """Each digit alone, then the byte-level split of GPT-2."""
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-
-
-_PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {"smollm": _smollm_splits}
-
-
-def _tokenizer(path: Path, meta: dict[str, Any]) -> Any:
-    kind, pre = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
-        known = ", ".join(map(repr, _PRE_TOKENIZERS))
-        raise UnsupportedModelError(f"{path}: tokenizer {kind!r} split by {pre!r}; known: 'gpt2' split by {known}")
-    tokens = meta["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ")) for merge in meta["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
-    tokenizer.decoder = decoders.ByteLevel()
-    types = meta["tokenizer.ggml.token_type"]
-    # In order of id: `add_special_tokens` gives an id only to what the vocabulary lacks, and here it lacks nothing.
-    for token, token_type in zip(tokens, types):
-        if token_type == TokenType.CONTROL:
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif token_type == TokenType.USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
-    return tokenizer
-
-
-def _tokenizer_config(meta: dict[str, Any]) -> dict[str, Any]:
-    tokens = meta["tokenizer.ggml.tokens"]
-    config: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": meta["llama.context_length"],
-        "clean_up_tokenization_spaces": False,
-        "add_prefix_space": bool(meta.get("tokenizer.ggml.add_space_prefix", False)),
-    }
-    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    for key, source in names.items():
-        if (token_id := meta.get(f"tokenizer.ggml.{source}_token_id")) is not None:
-            config[key] = tokens[token_id]
-    if (template := meta.get("tokenizer.chat_template")) is not None:
-        config["chat_template"] = template
-    return config

@@ -79,6 +79,7 @@ def tokenizer_config_of(meta: Meta) -> dict[str, Any]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": meta[f"{meta['general.architecture']}.context_length"],
         "clean_up_tokenization_spaces": False,
+        "add_prefix_space": bool(meta.get("tokenizer.ggml.add_space_prefix", False)),
     }
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     for key, source in names.items():

@@ -432,7 +432,7 @@ def test_home(variables: dict[str, str], expected: str, monkeypatch: pytest.Monk
     ("options", "error", "message"),
     [
         ({"architecture": "mamba"}, UnsupportedModelError, "architecture 'mamba'; this converter knows 'llama'"),
-        ({"pre": "other"}, UnsupportedModelError, "split by 'other'; known: 'gpt2' split by 'smollm'"),
+        ({"pre": "other"}, UnsupportedModelError, "tokenizer 'gpt2' split by 'other' is not supported; known: 'llama'"),
         ({"extra_tensor": "blk.0.rope_freqs"}, WeightsError, "'blk.0.rope_freqs.weight' has no place"),
     ],
 )
@@ -449,7 +449,7 @@ def test_other_gguf_files_are_refused(
 def test_a_cut_gguf_file_is_refused(size: int, tmp_path: Path) -> None:
     write_gguf(tmp_path / "x.gguf")
     os.truncate(tmp_path / "x.gguf", size)
-    with pytest.raises(WeightsError, match="not a whole GGUF file"):
+    with pytest.raises(WeightsError, match=r"x\.gguf is damaged or cut short"):
         convert(tmp_path / "x.gguf", tmp_path)
 
 
