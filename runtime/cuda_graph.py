@@ -137,21 +137,44 @@ class StepGraphs:
         padded[0] = self._ids.places(np.zeros(1, np.int64))
         padded[:, :count] = self._ids.places(batch.token_ids), batch.positions, batch.slots
         self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
-        if key not in self._graphs:
-            try:
-                self._graphs[key] = self._captured(size, queries)
-            except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
-                self._broken = True
-                _log.warning("no CUDA graph for %d tokens, steps run without: %s", size, error)
-                return None
+        if key not in self._graphs and not self._try_to_capture(size, queries):
+            return None
         hidden, logits = self._graphs[key]()
         return hidden[:count], logits[:count]
+
+    def capture_all(self, progress: Callable[[int, int], None]) -> None:
+        """Captures every graph that is not there yet, as far as their memory reaches.
+
+        Args:
+            progress: told how many are done, of how many.
+        """
+        keys = [(size, 1 << bits) for bits in range(MOST_QUERIES.bit_length()) for size in self._sizes_of(1 << bits)]
+        for done, (size, queries) in enumerate(keys):
+            progress(done, len(keys))
+            if (size, queries) in self._graphs or self._broken or self.held_bytes >= self._most_bytes:
+                continue
+            # Nobody's tokens in nobody's rows, so that the one run before capturing changes nothing.
+            self._inputs.fill_(TRASH_SLOT)
+            self._attention.prepare_fixed(_NOBODY, self._kv.page_table, queries)
+            self._try_to_capture(size, queries)
+        progress(len(keys), len(keys))
+
+    def _sizes_of(self, queries: int) -> list[int]:
+        """Numbers of tokens that get a graph, where a row has up to so many."""
+        return self._sizes if queries == 1 else [size for size in self._sizes[-1::-2][::-1] if size >= queries]
 
     def _key(self, batch: StepBatch) -> tuple[int, int]:
         """Tokens of the graph for a step, and most tokens of a row there."""
         queries = 1 << (int(batch.q_lens.max()) - 1).bit_length()
-        sizes = self._sizes if queries == 1 else self._sizes[-1::-2][::-1]
-        return next(size for size in sizes if size >= batch.num_tokens), queries
+        return next(size for size in self._sizes_of(queries) if size >= batch.num_tokens), queries
+
+    def _try_to_capture(self, size: int, queries: int) -> bool:
+        try:
+            self._graphs[size, queries] = self._captured(size, queries)
+        except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+            self._broken = True
+            _log.warning("no CUDA graph for %d tokens, steps run without: %s", size, error)
+        return not self._broken
 
     def _captured(self, size: int, queries: int) -> Replay:
         began, free = time.perf_counter(), _free_bytes(self._inputs.device)
@@ -169,6 +192,10 @@ class StepGraphs:
         meta = self._attention.fixed_meta(self._kv.page_table, size, queries)
         hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
         return hidden, self._model.logits(hidden)
+
+
+_NONE64, _NONE32 = np.empty(0, np.int64), np.empty(0, np.int32)
+_NOBODY = StepBatch(_NONE64, _NONE64, _NONE64, _NONE32, _NONE32, _NONE32, _NONE64)
 
 
 def _free_bytes(device: torch.device) -> int:

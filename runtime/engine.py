@@ -148,6 +148,12 @@ class Engine:
             self._check_alive()
         self._between_steps(self._flush)
 
+    def between_steps(self, call: Callable[[], None]) -> None:
+        """Calls on the engine's thread where no step is being launched; returns when that is done."""
+        with self._wake:
+            self._check_alive()
+        self._between_steps(call)
+
     def stats(self) -> RuntimeStats:
         """What was done and what is held, as of the last step."""
         with self._wake:

@@ -46,6 +46,7 @@ from .request import ResolvedSampling, Sequence
 from .results import Collector, generations, scores
 from .stats import RuntimeStats
 from .tokenizer import Tokenizer
+from .warm_up_bar import warm_up_bar
 
 if TYPE_CHECKING:
     from ..constraint import Constraint
@@ -255,6 +256,12 @@ class LocalRuntime(DirectCalls):
         """Drops every cached prefix that no live request holds."""
         self._check_alive()
         self._engine.flush_cache()
+
+    def warm_up(self) -> None:
+        """Captures all CUDA graphs now, not each when a step first needs it; with a progress bar on a terminal."""
+        self._check_alive()
+        with warm_up_bar() as progress:
+            self._engine.between_steps(lambda: self._runner.warm_up(progress))
 
     def close(self) -> None:
         """Ends the engine and frees the device's memory; requests in flight fail with `BackendClosedError`."""

@@ -178,6 +178,12 @@ class ModelRunner:
             self._ids.sampled[: len(ids)] = ids
             return Pending(ids, found, self._clock)
 
+    def warm_up(self, progress: Callable[[int, int], None]) -> None:
+        """Makes ready what the first steps of each size would stop for; `progress` is told how many of how many."""
+        if self._graphs is not None:
+            with torch.inference_mode():
+                self._graphs.capture_all(progress)
+
     def penalty_state(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> TokenCounts:
         """Counts for a sequence with penalties."""
         return TokenCounts(prompt_ids, output_ids, vocab=self.vocab_size, device=self.device)

@@ -89,6 +89,29 @@ def test_forced_runs_are_replayed_in_one_graph_with_decode_rows(made: LocalRunti
     made.check()
 
 
+def test_warming_up_captures_every_size_and_changes_nothing(made: LocalRuntime) -> None:
+    plain = _texts(made)
+    captured: list[int] = []
+
+    def capture(call: Any) -> Any:
+        captured.append(1)
+        call()
+        return call
+
+    graphs = _replaying(made, capture, most=12)
+    made.warm_up()
+    assert {queries: [size for size, q in graphs._graphs if q == queries] for queries in (1, 2, 4, 8)} == {
+        1: [*range(1, 9), 12],
+        2: [3, 5, 7, 12],
+        4: [5, 7, 12],
+        8: [12],
+    }
+    before = len(captured)
+    assert _texts(made) == plain
+    assert len(captured) == before, "a step needed a graph that warming up had left out"
+    made.check()
+
+
 def test_graphs_stop_at_their_share_of_memory(made: LocalRuntime) -> None:
     plain = _texts(made)
     graphs = _replaying(made, lambda call: call)

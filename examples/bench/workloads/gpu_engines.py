@@ -170,7 +170,9 @@ def make_engine(part: str, model: str, *, memory: float, options: dict[str, Any]
         settings = {"kv_tokens": 20_000, **settings}
     began = time.perf_counter()
     engine = Radicel(model, **settings)
-    print(f"# {part}: loaded in {time.perf_counter() - began:.1f} s", flush=True)
+    loaded = time.perf_counter()
+    engine.runtime.warm_up()
+    print(f"# {part}: loaded in {loaded - began:.1f} s, warm in {time.perf_counter() - loaded:.1f} s", flush=True)
     return engine
 
 
