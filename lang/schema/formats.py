@@ -55,9 +55,10 @@ _EMAIL = rf"{_ATOM}{{1,64}}(?:\.{_ATOM}{{1,64}})*@{_HOST}"
 _IDN_ATOM = rf"(?:{_ATOM}|[^\x00-\x7f])"
 _IDN_EMAIL = rf"{_IDN_ATOM}+(?:\.{_IDN_ATOM}+)*@(?:[a-zA-Z0-9]|[^\x00-\x7f])+(?:[.-](?:[a-zA-Z0-9]|[^\x00-\x7f])+)*"
 
-# Of planes beyond the first, which the specification allows, a usual validator knows nothing.
-_UCS = "\U000000a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef"
-_PRIVATE = r"\ue000-\uf8ff"
+_UCS = "\U000000a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef" + "".join(
+    f"\\U{plane:04x}0000-\\U{plane:04x}fffd" for plane in range(1, 15)
+)
+_PRIVATE = r"\ue000-\uf8ff\U000f0000-\U000ffffd\U00100000-\U0010fffd"
 _SCHEME = r"[a-zA-Z][a-zA-Z0-9+.-]*"
 _FUTURE = r"[vV][0-9a-fA-F]+\.[a-zA-Z0-9._~!$&'()*+,;=:-]+"
 
@@ -108,8 +109,7 @@ FORMATS: dict[str, str] = {
     "uri-reference": rf"(?:{_URI}|{_RELATIVE})",
     "iri-reference": rf"(?:{_IRI}|{_IRI_RELATIVE})",
     "json-pointer": _POINTER,
-    # A usual validator takes a zero inside of a number for one that leads.
-    "relative-json-pointer": rf"(?:0|[1-9]{{1,8}}0?)(?:#|{_POINTER})",
+    "relative-json-pointer": rf"(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})",
 }
 
 _BEYOND = frozenset(["regex", "uri-template", "idn-hostname"])

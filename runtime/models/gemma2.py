@@ -16,6 +16,7 @@ from torch.nn import functional
 from .config import ModelConfig, dense_config, layer_windows
 from .decoder import CausalLM
 from .layers import Layer, empty_layer
+from .names import ATTENTION, ENDS, MLP
 
 __all__ = ["Gemma2", "GemmaConfig", "read_config"]
 
@@ -78,24 +79,13 @@ class Gemma2(CausalLM):
     FUSES: ClassVar[bool] = False
 
     WEIGHTS: ClassVar[Mapping[str, str]] = {
-        "model.embed_tokens.weight": "embed",
+        **ENDS,
+        **ATTENTION,
+        **MLP,
         "model.layers.{}.input_layernorm.weight": "layers.{}.input_norm",
-        "model.layers.{}.self_attn.q_proj.weight": "layers.{}.qkv[q]",
-        "model.layers.{}.self_attn.k_proj.weight": "layers.{}.qkv[k]",
-        "model.layers.{}.self_attn.v_proj.weight": "layers.{}.qkv[v]",
-        "model.layers.{}.self_attn.o_proj.weight": "layers.{}.o",
-        "model.layers.{}.self_attn.q_proj.bias": "layers.{}.qkv_bias[q]",
-        "model.layers.{}.self_attn.k_proj.bias": "layers.{}.qkv_bias[k]",
-        "model.layers.{}.self_attn.v_proj.bias": "layers.{}.qkv_bias[v]",
-        "model.layers.{}.self_attn.o_proj.bias": "layers.{}.o_bias",
         "model.layers.{}.post_attention_layernorm.weight": "layers.{}.attention_norm",
         "model.layers.{}.pre_feedforward_layernorm.weight": "layers.{}.post_norm",
-        "model.layers.{}.mlp.gate_proj.weight": "layers.{}.gate_up[gate]",
-        "model.layers.{}.mlp.up_proj.weight": "layers.{}.gate_up[up]",
-        "model.layers.{}.mlp.down_proj.weight": "layers.{}.down",
         "model.layers.{}.post_feedforward_layernorm.weight": "layers.{}.mlp_norm",
-        "model.norm.weight": "norm",
-        "lm_head.weight": "lm_head",
     }
 
     def __init__(self, config: GemmaConfig, **options: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from .config import layer_windows
 from .gemma2 import Gemma2, GemmaConfig, gemma_config
+from .names import HEAD_NORMS
 from .rope import read_rope
 
 __all__ = ["Gemma3", "Gemma3OfImages", "read_config", "read_config_of_images"]
@@ -39,11 +40,7 @@ def read_config_of_images(hf: Any) -> GemmaConfig:
 class Gemma3(Gemma2):
     """A Gemma 3 decoder (Gemma Team, 2025)."""
 
-    WEIGHTS: ClassVar[Mapping[str, str]] = {
-        **Gemma2.WEIGHTS,
-        "model.layers.{}.self_attn.q_norm.weight": "layers.{}.q_norm",
-        "model.layers.{}.self_attn.k_norm.weight": "layers.{}.k_norm",
-    }
+    WEIGHTS: ClassVar[Mapping[str, str]] = {**Gemma2.WEIGHTS, **HEAD_NORMS}
 
 
 class Gemma3OfImages(Gemma3):

@@ -14,6 +14,7 @@ import torch
 from .config import ModelConfig, dense_config
 from .decoder import CausalLM
 from .layers import Layer
+from .names import ATTENTION, ENDS, MLP, PRE_NORMS
 
 __all__ = ["Granite", "GraniteConfig", "read_config"]
 
@@ -58,27 +59,7 @@ class Granite(CausalLM):
     config: GraniteConfig
     FUSES: ClassVar[bool] = False
 
-    WEIGHTS: ClassVar[Mapping[str, str]] = {
-        "model.embed_tokens.weight": "embed",
-        "model.layers.{}.input_layernorm.weight": "layers.{}.input_norm",
-        "model.layers.{}.self_attn.q_proj.weight": "layers.{}.qkv[q]",
-        "model.layers.{}.self_attn.k_proj.weight": "layers.{}.qkv[k]",
-        "model.layers.{}.self_attn.v_proj.weight": "layers.{}.qkv[v]",
-        "model.layers.{}.self_attn.o_proj.weight": "layers.{}.o",
-        "model.layers.{}.self_attn.q_proj.bias": "layers.{}.qkv_bias[q]",
-        "model.layers.{}.self_attn.k_proj.bias": "layers.{}.qkv_bias[k]",
-        "model.layers.{}.self_attn.v_proj.bias": "layers.{}.qkv_bias[v]",
-        "model.layers.{}.self_attn.o_proj.bias": "layers.{}.o_bias",
-        "model.layers.{}.post_attention_layernorm.weight": "layers.{}.post_norm",
-        "model.layers.{}.mlp.gate_proj.weight": "layers.{}.gate_up[gate]",
-        "model.layers.{}.mlp.up_proj.weight": "layers.{}.gate_up[up]",
-        "model.layers.{}.mlp.down_proj.weight": "layers.{}.down",
-        "model.layers.{}.mlp.gate_proj.bias": "layers.{}.gate_up_bias[gate]",
-        "model.layers.{}.mlp.up_proj.bias": "layers.{}.gate_up_bias[up]",
-        "model.layers.{}.mlp.down_proj.bias": "layers.{}.down_bias",
-        "model.norm.weight": "norm",
-        "lm_head.weight": "lm_head",
-    }
+    WEIGHTS: ClassVar[Mapping[str, str]] = {**ENDS, **PRE_NORMS, **ATTENTION, **MLP}
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         return super()._embed(token_ids).mul_(self.config.embed_scale)

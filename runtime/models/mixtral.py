@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from .config import dense_config, layer_windows
 from .experts import ExpertConfig, ExpertLM
+from .names import ATTENTION, ENDS, PRE_NORMS
 
 __all__ = ["Mixtral", "read_config"]
 
@@ -31,17 +32,7 @@ def read_config(hf: Any) -> ExpertConfig:
 class Mixtral(ExpertLM):
     """A Mixtral decoder (Jiang et al., 2024)."""
 
-    WEIGHTS: ClassVar[Mapping[str, str]] = {
-        "model.embed_tokens.weight": "embed",
-        "model.layers.{}.input_layernorm.weight": "layers.{}.input_norm",
-        "model.layers.{}.self_attn.q_proj.weight": "layers.{}.qkv[q]",
-        "model.layers.{}.self_attn.k_proj.weight": "layers.{}.qkv[k]",
-        "model.layers.{}.self_attn.v_proj.weight": "layers.{}.qkv[v]",
-        "model.layers.{}.self_attn.o_proj.weight": "layers.{}.o",
-        "model.layers.{}.post_attention_layernorm.weight": "layers.{}.post_norm",
-        "model.norm.weight": "norm",
-        "lm_head.weight": "lm_head",
-    }
+    WEIGHTS: ClassVar[Mapping[str, str]] = {**ENDS, **PRE_NORMS, **ATTENTION}
     ROUTER: ClassVar[str] = "model.layers.{}.block_sparse_moe.gate.weight"
     EXPERTS: ClassVar[Mapping[str, str]] = {
         "model.layers.{}.block_sparse_moe.experts.{}.w1.weight": "gate",

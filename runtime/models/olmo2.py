@@ -14,6 +14,7 @@ import torch
 from .config import ModelConfig, dense_config
 from .decoder import Angles, CausalLM
 from .layers import Layer, Step, empty_layer
+from .names import ATTENTION, ENDS, MLP
 
 __all__ = ["Olmo2", "read_config"]
 
@@ -45,24 +46,13 @@ class Olmo2(CausalLM):
     FUSES: ClassVar[bool] = False
 
     WEIGHTS: ClassVar[Mapping[str, str]] = {
-        "model.embed_tokens.weight": "embed",
-        "model.layers.{}.self_attn.q_proj.weight": "layers.{}.qkv[q]",
-        "model.layers.{}.self_attn.k_proj.weight": "layers.{}.qkv[k]",
-        "model.layers.{}.self_attn.v_proj.weight": "layers.{}.qkv[v]",
-        "model.layers.{}.self_attn.o_proj.weight": "layers.{}.o",
-        "model.layers.{}.self_attn.q_proj.bias": "layers.{}.qkv_bias[q]",
-        "model.layers.{}.self_attn.k_proj.bias": "layers.{}.qkv_bias[k]",
-        "model.layers.{}.self_attn.v_proj.bias": "layers.{}.qkv_bias[v]",
-        "model.layers.{}.self_attn.o_proj.bias": "layers.{}.o_bias",
+        **ENDS,
+        **ATTENTION,
+        **MLP,
         "model.layers.{}.self_attn.q_norm.weight": "layers.{}.whole_q_norm",
         "model.layers.{}.self_attn.k_norm.weight": "layers.{}.whole_k_norm",
         "model.layers.{}.post_attention_layernorm.weight": "layers.{}.input_norm",
         "model.layers.{}.post_feedforward_layernorm.weight": "layers.{}.post_norm",
-        "model.layers.{}.mlp.gate_proj.weight": "layers.{}.gate_up[gate]",
-        "model.layers.{}.mlp.up_proj.weight": "layers.{}.gate_up[up]",
-        "model.layers.{}.mlp.down_proj.weight": "layers.{}.down",
-        "model.norm.weight": "norm",
-        "lm_head.weight": "lm_head",
     }
 
     def _empty_layer(self, index: int) -> OlmoLayer:

@@ -13,6 +13,7 @@ import torch
 
 from .config import ModelConfig, dense_config, layer_windows
 from .decoder import CausalLM
+from .names import ENDS, PRE_NORMS
 from .rope import halves_in_the_middle
 
 __all__ = ["Phi3", "read_config"]
@@ -32,15 +33,12 @@ class Phi3(CausalLM):
     """A Phi-3 decoder (Abdin et al., 2024)."""
 
     WEIGHTS: ClassVar[Mapping[str, str]] = {
-        "model.embed_tokens.weight": "embed",
-        "model.layers.{}.input_layernorm.weight": "layers.{}.input_norm",
+        **ENDS,
+        **PRE_NORMS,
         "model.layers.{}.self_attn.qkv_proj.weight": "layers.{}.qkv",
         "model.layers.{}.self_attn.o_proj.weight": "layers.{}.o",
-        "model.layers.{}.post_attention_layernorm.weight": "layers.{}.post_norm",
         "model.layers.{}.mlp.gate_up_proj.weight": "layers.{}.gate_up",
         "model.layers.{}.mlp.down_proj.weight": "layers.{}.down",
-        "model.norm.weight": "norm",
-        "lm_head.weight": "lm_head",
     }
 
     def loaded(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from .config import ModelConfig, dense_config, layer_windows
 from .decoder import CausalLM
+from .names import ATTENTION, ENDS, MLP, PRE_NORMS
 
 __all__ = ["Qwen2", "read_config"]
 
@@ -23,20 +24,4 @@ def read_config(hf: Any) -> ModelConfig:
 class Qwen2(CausalLM):
     """A Qwen2 decoder (Yang et al., 2024)."""
 
-    WEIGHTS: ClassVar[Mapping[str, str]] = {
-        "model.embed_tokens.weight": "embed",
-        "model.layers.{}.input_layernorm.weight": "layers.{}.input_norm",
-        "model.layers.{}.self_attn.q_proj.weight": "layers.{}.qkv[q]",
-        "model.layers.{}.self_attn.k_proj.weight": "layers.{}.qkv[k]",
-        "model.layers.{}.self_attn.v_proj.weight": "layers.{}.qkv[v]",
-        "model.layers.{}.self_attn.q_proj.bias": "layers.{}.qkv_bias[q]",
-        "model.layers.{}.self_attn.k_proj.bias": "layers.{}.qkv_bias[k]",
-        "model.layers.{}.self_attn.v_proj.bias": "layers.{}.qkv_bias[v]",
-        "model.layers.{}.self_attn.o_proj.weight": "layers.{}.o",
-        "model.layers.{}.post_attention_layernorm.weight": "layers.{}.post_norm",
-        "model.layers.{}.mlp.gate_proj.weight": "layers.{}.gate_up[gate]",
-        "model.layers.{}.mlp.up_proj.weight": "layers.{}.gate_up[up]",
-        "model.layers.{}.mlp.down_proj.weight": "layers.{}.down",
-        "model.norm.weight": "norm",
-        "lm_head.weight": "lm_head",
-    }
+    WEIGHTS: ClassVar[Mapping[str, str]] = {**ENDS, **PRE_NORMS, **ATTENTION, **MLP}
