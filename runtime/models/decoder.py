@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from ...kernels import find, has_triton
+from ...kernels.launch import MOST_ROWS
 from .config import ModelConfig
 from .layers import Layer, Step, empty_layer, merged_parts
 from .rope import RopeConfig, rope_tables
@@ -32,10 +33,6 @@ class LayerKind(NamedTuple):
 
     table: int
     attend: dict[str, Any]
-
-
-FUSED_ROWS = 16
-"""Most tokens of a step whose layers run as few launches, on a GPU."""
 
 
 class CausalLM:
@@ -77,7 +74,7 @@ class CausalLM:
         self._rotary_store = find("rotary_store", device)
         self._silu_mul = find("silu_mul", device)
         self._fused_linear = find("fused_linear", device)
-        self.fused_rows = FUSED_ROWS if device.type == "cuda" and has_triton() else 0
+        self.fused_rows = MOST_ROWS if device.type == "cuda" and has_triton() else 0
 
     def forward(self, step: Step) -> Tensor:
         """Runs a step; stores its keys and values.
