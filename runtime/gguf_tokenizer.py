@@ -37,15 +37,32 @@ def _digits_alone() -> Any:
     return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
 
 
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_REST_OF_CASED = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _cased(numbers: str, contraction: str = "") -> str:
+    """Words in which capitals come first, as the pattern of GPT-4o; with its contractions or without."""
+    capitalised = f"{_BEFORE}{_UPPER}*{_LOWER}+{contraction}|{_BEFORE}{_UPPER}+{_LOWER}*{contraction}"
+    return f"{capitalised}|{numbers}{_REST_OF_CASED}"
+
+
 SPLITS: dict[str, Callable[[], Any]] = {
     "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "olmo": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
     "smollm": _digits_alone,
+    "refact": _digits_alone,
     "llama-bpe": lambda: _by_regex(_CONTRACTED + r"\p{N}{1,3}" + _REST),
     "smaug-bpe": lambda: _by_regex(_CONTRACTED + r"\p{N}{1,3}" + _REST),
     "dbrx": lambda: _by_regex(_CONTRACTED + r"\p{N}{1,3}" + _REST),
     "qwen2": lambda: _by_regex(_CONTRACTED + r"\p{N}" + _REST),
+    "gpt-4o": lambda: _by_regex(_cased(r"\p{N}{1,3}", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?")),
+    "tekken": lambda: _by_regex(_cased(r"\p{N}")),
 }
 """What `tokenizer.ggml.pre` names → how text is split before merging."""
+_WHOLE_WORDS = ("llama-bpe", "tekken")
+"""Splits whose pieces are taken as they are where the vocabulary has them."""
 
 
 def tokenizer_of(path: Path, meta: Meta) -> Any:
@@ -93,7 +110,7 @@ def tokenizer_config_of(meta: Meta) -> dict[str, Any]:
 def _byte_level(meta: Meta, pre: str) -> Any:
     vocab = {token: i for i, token in enumerate(meta["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in meta.get("tokenizer.ggml.merges", ())]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = SPLITS[pre]()

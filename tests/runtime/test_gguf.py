@@ -18,7 +18,7 @@ from radicel.errors import ModelNotFoundError, UnsupportedModelError, WeightsErr
 from radicel.runtime import hub
 from radicel.runtime.gguf_config import config_of
 from radicel.runtime.gguf_file import folder_of_file
-from radicel.runtime.gguf_tokenizer import tokenizer_of
+from radicel.runtime.gguf_tokenizer import SPLITS, tokenizer_of
 from radicel.runtime.models import load_model, model_config
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "bench" / "models"
@@ -308,6 +308,11 @@ def _bpe(pre: str, **more: Any) -> dict[str, Any]:
         ("llama-bpe", ["123", "4", "Ġa", "<|end|>"]),
         ("qwen2", ["1", "2", "3", "4", "Ġa", "<|end|>"]),
         ("smollm", ["1", "2", "3", "4", "Ġa", "<|end|>"]),
+        ("refact", ["1", "2", "3", "4", "Ġa", "<|end|>"]),
+        ("olmo", ["1234", "Ġa", "<|end|>"]),
+        ("dbrx", ["123", "4", "Ġa", "<|end|>"]),
+        ("gpt-4o", ["123", "4", "Ġa", "<|end|>"]),
+        ("tekken", ["1", "2", "3", "4", "Ġa", "<|end|>"]),
     ],
 )
 def test_splits_by_name(pre: str, tokens: list[str]) -> None:
@@ -315,6 +320,22 @@ def test_splits_by_name(pre: str, tokens: list[str]) -> None:
         meta = _bpe(pre) if starts is None else _bpe(pre, **{"tokenizer.ggml.add_bos_token": starts})
         start = ["<|end|>"] if starts or (starts is None and pre == "llama-bpe") else []
         assert tokenizer_of(Path("x.gguf"), meta).encode("1234 a<|end|>").tokens == [*start, *tokens]
+
+
+SPLIT_TEXT = "It's HTTPServer's/x 1234  ok"
+PIECES = {
+    "gpt-2": ["It", "'s", "ĠHTTPServer", "'s", "/", "x", "Ġ1234", "Ġ", "Ġok"],
+    "smollm": ["It", "'s", "ĠHTTPServer", "'s", "/", "x", "Ġ", "1", "2", "3", "4", "Ġ", "Ġok"],
+    "llama-bpe": ["It", "'s", "ĠHTTPServer", "'s", "/x", "Ġ", "123", "4", "Ġ", "Ġok"],
+    "qwen2": ["It", "'s", "ĠHTTPServer", "'s", "/x", "Ġ", "1", "2", "3", "4", "Ġ", "Ġok"],
+    "gpt-4o": ["It's", "ĠHTTPServer's", "/x", "Ġ", "123", "4", "Ġ", "Ġok"],
+    "tekken": ["It", "'s", "ĠHTTPServer", "'s", "/x", "Ġ", "1", "2", "3", "4", "Ġ", "Ġok"],
+}
+
+
+@pytest.mark.parametrize("pre", PIECES)
+def test_pieces_of_a_text(pre: str) -> None:
+    assert [piece for piece, _ in SPLITS[pre]().pre_tokenize_str(SPLIT_TEXT)] == PIECES[pre]
 
 
 def test_every_end_of_a_turn_ends_a_text(write: Write) -> None:
@@ -325,7 +346,7 @@ def test_every_end_of_a_turn_ends_a_text(write: Write) -> None:
     assert said == {"bos_token_id": None, "eos_token_id": [287, 280], "pad_token_id": None}
 
 
-@pytest.mark.parametrize("changes", [{"tokenizer.ggml.model": "rwkv"}, {"tokenizer.ggml.pre": "tekken"}])
+@pytest.mark.parametrize("changes", [{"tokenizer.ggml.model": "rwkv"}, {"tokenizer.ggml.pre": "bloom"}])
 def test_an_unknown_tokenizer_is_refused_by_name(changes: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModelError, match=r"x\.gguf: tokenizer .* is not supported; known: 'llama'"):
         tokenizer_of(Path("x.gguf"), _bpe("gpt-2", **changes))
