@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,19 @@ from ..errors import InvalidValueError, ModelError
 from .batch import RowUpdate
 from .models.config import ModelConfig
 
-__all__ = ["CPU_KV_BYTES", "KVCache", "bytes_per_slot", "kv_slots_that_fit", "upload"]
+__all__ = [
+    "CPU_KV_BYTES",
+    "KVCache",
+    "bytes_per_slot",
+    "kv_slots_that_fit",
+    "pack",
+    "unpacked",
+    "upload",
+    "upload_together",
+]
 
+ALIGNMENT = 16
+"""Bytes; kernels load that many at once."""
 CPU_KV_BYTES = 4 << 30
 """Most bytes of keys and values on a CPU."""
 
@@ -28,6 +40,38 @@ def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """An array on the device, without waiting for it; on the CPU the same memory where it may be written."""
     host = torch.from_numpy(np.require(array, requirements=("C", "W")))
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+
+
+def upload_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
+    """`upload` of several arrays by one copy."""
+    if device.type == "cpu":
+        return [upload(array, device) for array in arrays]
+    size = sum(map(_room, arrays))
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    pack(arrays, host.numpy())
+    return unpacked(arrays, host.to(device, non_blocking=True))
+
+
+def pack(arrays: Sequence[NDArray[Any]], into: NDArray[np.uint8]) -> None:
+    """Writes the bytes of arrays one after another, each aligned (changes `into`)."""
+    at = 0
+    for array in arrays:
+        into[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        at += _room(array)
+
+
+def unpacked(arrays: Sequence[NDArray[Any]], packed: torch.Tensor) -> list[torch.Tensor]:
+    """What `pack` made of these arrays, as views of their dtypes and shapes."""
+    views, at = [], 0
+    for array in arrays:
+        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        views.append(packed[at : at + array.nbytes].view(dtype).view(array.shape))
+        at += _room(array)
+    return views
+
+
+def _room(array: NDArray[Any]) -> int:
+    return -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class KVCache:
@@ -69,8 +113,8 @@ class KVCache:
             self._check(entry)
         cells = [e.row * self.context_length + e.start + np.arange(len(e.slots), dtype=np.int64) for e in updates]
         slots = np.concatenate([entry.slots for entry in updates]).astype(np.int32, copy=False)
-        flat = self.page_table.view(-1)
-        flat.index_copy_(0, upload(np.concatenate(cells), self.device), upload(slots, self.device))
+        where, what = upload_together((np.concatenate(cells), slots), self.device)
+        self.page_table.view(-1).index_copy_(0, where, what)
 
     def _check(self, entry: RowUpdate) -> None:
         end = entry.start + len(entry.slots)

@@ -17,7 +17,7 @@ from ..errors import InvalidValueError
 from .attention import make_attention
 from .batch import SampleBatch, StepBatch, StepResult, StepTimes
 from .cuda_graph import FixedAttention, StepGraphs, StepIds
-from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload
+from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload, upload_together
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
 from .models.layers import Step
@@ -142,11 +142,14 @@ class ModelRunner:
                     where = None if len(batch.logit_rows) == batch.num_tokens else batch.logit_rows
                     return self._launched(StepOutput(*replayed, self._model.logits, where))
             all_rows = len(batch.logit_rows) == batch.num_tokens
+            places, positions, slots, rows = upload_together(
+                (self._ids.places(batch.token_ids), batch.positions, batch.slots, batch.logit_rows), self.device
+            )
             step = Step(
-                token_ids=self._ids.of(upload(self._ids.places(batch.token_ids), self.device)),
-                positions=upload(batch.positions, self.device),
-                slots=upload(batch.slots, self.device),
-                logit_rows=None if all_rows else upload(batch.logit_rows, self.device),
+                token_ids=self._ids.of(places),
+                positions=positions,
+                slots=slots,
+                logit_rows=None if all_rows else rows,
                 kv=self._kv,
                 attention=self._attention,
                 meta=self._attention.prepare(batch, self._kv.page_table),

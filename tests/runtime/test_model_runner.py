@@ -274,6 +274,16 @@ def test_close_frees_the_tensors(model: Any) -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+def test_arrays_that_go_up_together_come_out_as_they_were() -> None:
+    arrays = [np.arange(5), np.empty(0, np.int64), np.array([[1, 2], [3, 4]], np.int32), np.array([0.5], np.float32)]
+    packed = np.zeros(200, np.uint8)
+    kv_cache.pack(arrays, packed)
+    for array, view in zip(arrays, kv_cache.unpacked(arrays, torch.from_numpy(packed))):
+        assert np.array_equal(view.numpy(), array)
+        assert view.numpy().dtype == array.dtype
+        assert view.storage_offset() * view.element_size() % kv_cache.ALIGNMENT == 0
+
+
 def test_page_table_updates(tiny_llama: Path) -> None:
     cache = KVCache(
         model_config(tiny_llama), num_slots=50, num_rows=3, context_length=6, device=CPU, dtype=torch.float32
