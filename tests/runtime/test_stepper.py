@@ -238,26 +238,29 @@ def test_a_step_takes_what_the_last_one_sampled_from_the_device(tiny_llama: Path
     assert np.array_equal(logits[0], logits[1])
 
 
-@pytest.mark.parametrize("attention", ["torch", "triton"])
-def test_a_runtime_gives_the_same_with_and_without(tiny_llama: Path, attention: str):
+# The kernels do not compute in float64, in which no draw hangs on how a batch's sums are rounded: there nothing is drawn.
+@pytest.mark.parametrize(("attention", "dtype", "heat"), [("torch", "float64", 1.0), ("triton", "float32", 0.0)])
+def test_a_runtime_gives_the_same_with_and_without(tiny_llama: Path, attention: str, dtype: str, heat: float):
     @function
     def pipeline(s: Any, text: str) -> None:
         s += f"About {text}: " + gen("plan", max_tokens=6)
         branches = s.fork(3)
         for i, branch in enumerate(branches):
-            branch += f" part {i}" + gen("part", max_tokens=4 + i, temperature=1.0, seed=i)
+            branch += f" part {i}" + gen("part", max_tokens=4 + i, temperature=heat, seed=i)
         branches.join()
         s += " so " + gen("end", max_tokens=12, regex="(yes|no), [a-z]{2,4}")
 
     found = []
     for ahead in (False, True):
         with LocalRuntime(
-            tiny_llama, device="cpu", kv_tokens=1500, attention=attention, check_invariants=True, seed=0
+            tiny_llama, device="cpu", dtype=dtype, kv_tokens=1500, attention=attention, check_invariants=True, seed=0
         ) as runtime:
             if ahead:
                 runtime._engine._stepper._lookahead = look = Lookahead(enabled=True)
                 look.pays = lambda rows, constrained: True  # type: ignore[method-assign]
-            states = pipeline.run_batch([{"text": text} for text in ("soup", "tea", "rain")], backend=runtime)
+            states = pipeline.run_batch(
+                [{"text": text} for text in ("soup", "tea", "rain")], backend=runtime, temperature=heat
+            )
             found.append([(s.text(), s["plan"], s["end"]) for s in states])
             found[-1].append(runtime.generate("All", SamplingParams(temperature=0, max_tokens=9)).token_ids)
     assert found[0] == found[1]
