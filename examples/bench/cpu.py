@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     bench = Bench(options.model, threads=options.threads, reps=options.reps, gguf=options.gguf)
     file = options.out.with_suffix(".json")
-    before = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": [], "versions": {}}
     rows: list[dict[str, Any]] = []
     for name in options.only.split(","):
         began = time.perf_counter()
@@ -48,11 +48,12 @@ def main() -> None:
             rows.append({"measure": name, **row})
             print(json.dumps(row), flush=True)
         print(f"# {name}: {time.perf_counter() - began:.0f} s", flush=True)
+        kept = [row for row in before["rows"] if row["measure"] not in {found["measure"] for found in rows}]
         run = {
             "date": time.strftime("%Y-%m-%d"),
             "threads": options.threads,
-            "rows": rows,
-            "versions": bench.versions(),
+            "rows": sorted(kept + rows, key=lambda row: list(MEASURES).index(row["measure"])),
+            "versions": {**before["versions"], **bench.versions()},
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
