@@ -33,17 +33,17 @@ def check_budget(
         sampling: of the request; `max_tokens=0` generates nothing, and is not looked at.
         constraint: of the request, without what token healing puts before it.
         vocabulary: the model's tokens.
-        room: what the context leaves for the text; None: enough.
+        room: what the context leaves for the text; None: enough. Nothing at all is refused elsewhere.
         crossing: whether the first token may begin before the text (token healing).
 
     Raises:
         ConstraintError: the constraint allows no text of so few tokens.
     """
     said = sampling.max_tokens
-    budgets = [budget for budget in (said, room) if budget is not None]
+    budgets = [budget for budget in (said, room) if budget is not None and budget > 0]
     if constraint is None or said == 0 or not budgets:
         return
-    budget = max(1, min(budgets))
+    budget = min(budgets)
     size = shortest_bytes(constraint)
     if budget >= size:  # a token has a byte at least
         return
