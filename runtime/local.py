@@ -59,7 +59,7 @@ class LocalRuntime(DirectCalls):
 
     Args:
         model: None for the embedded model (SmolLM2-135M-Instruct, `radicel pull` fetches it), a name that
-            `radicel pull` knows, a folder in the Hugging Face layout, or a hub id.
+            `radicel pull` knows, a folder in the Hugging Face layout, a `.gguf` file, or a hub id.
         device: "auto" (the first GPU, else the CPU), "cpu", "cuda", "cuda:1".
         dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16", "float16", "float64".
         memory_fraction: share of the device's free memory that weights and KV cache may take, in (0, 1].
@@ -79,9 +79,9 @@ class LocalRuntime(DirectCalls):
         seed: makes the seeds of requests that name none reproducible, in order of submission.
         trust_remote_code: whether the tokenizer's folder may run its own Python code.
         load_format: "auto", or "dummy" for random weights of the folder's config (benchmarks).
-        weights: "auto" keeps them in `dtype`; "int4" or "int8" rounds the matrices to so many bits, on a CPU, where a
-            token takes as long as reading them does. `dtype` "auto" is bfloat16 then.
+        weights: "auto" (in `dtype`); "int4" or "int8", on a CPU, rounds the matrices (`dtype` "auto": to bfloat16).
         check_invariants: whether every step ends with the engine's invariant checks (tests).
+        deterministic: whether tokens and logprobs are the same bits whatever else runs (`docs/sampling.md`).
 
     Raises:
         ModelNotFoundError, UnsupportedModelError, WeightsError: the model cannot be found, run or read.
@@ -113,6 +113,7 @@ class LocalRuntime(DirectCalls):
         load_format: str = "auto",
         weights: str = "auto",
         check_invariants: bool = False,
+        deterministic: bool = False,
     ) -> None:
         said = {k: v for k, v in locals().items() if k not in ("self", "template_kwargs", "__class__")}
         self.config = RuntimeConfig(**said, template_kwargs=dict(template_kwargs or {}))
@@ -165,11 +166,12 @@ class LocalRuntime(DirectCalls):
                 that compiles slowly fails through the handle.)
         """
         self._check_alive()
-        check_budget(sampling, constraint, lambda: self.vocabulary)
         encoded = self._encode(prompt)
         ids = list(encoded.token_ids)
         fits = len(ids) < self._runner.context_length
         healed = self._healer.heal(prompt, ids, sampling) if fits else None
+        room = self._runner.context_length - len(ids)
+        check_budget(sampling, constraint, self._grammars.vocabulary, room=room, crossing=healed is not None)
         if healed is not None:
             ids = list(healed.ids)
             constraint = None if constraint is None else healed.constrained(constraint)
@@ -196,9 +198,8 @@ class LocalRuntime(DirectCalls):
                 with_logprobs=bool(sampling.logprobs),
             ),
         )
-        start = sampling.logprob_start_len
         healing = None if healed is None else (healed, self._healer)
-        start = None if start is None else min(start, len(ids))
+        start = None if sampling.logprob_start_len is None else min(sampling.logprob_start_len, len(ids))
         make = SequenceMaker(ids, samples, collector, sinks, sampling, start, healing)
         launch = launch or self._start
         if constraint is None:

@@ -323,8 +323,8 @@ class Sequence:
         if self.wants_token:
             return len(self)
         end = 0
-        if self.ending is None and self.kv_len < len(self):
-            end = len(self)  # prefill for its own sake
+        if self.ending is None and self.kv_len < len(self) and self.logprob_start is None:
+            end = len(self)  # prefill for its own sake; where a prompt is only scored, nobody needs its last token
         if self.wants_end_logprob:
             end = max(end, len(self.prompt_ids))
         if self.lookup_at < self.lookup_end:

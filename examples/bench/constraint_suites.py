@@ -181,7 +181,7 @@ def count_regexes(rows: list[dict[str, Any]], tokenizer: Any) -> Count:
             constraint = Constraint.regex(row["pattern"])
             check = _checker(constraint, tokenizer)
         except ConstraintError as error:
-            found.refused[error.keyword or "?"] += 1
+            found.refused[_reason(error)] += 1
             continue
         found.compiled += 1
         bad = [text for text in row["reject"] if check(text)]
@@ -189,6 +189,15 @@ def count_regexes(rows: list[dict[str, Any]], tokenizer: Any) -> Count:
         row = {**row, "invalid": row["reject"], "valid": row["accept"]}
         tally(found, row, bad, lost)
     return found
+
+
+def _reason(error: ConstraintError) -> str:
+    """Why a regex is refused, without the regex itself."""
+    said = str(error)
+    for reason in ("no text matches", "only the empty text matches", "is invalid"):
+        if reason in said:
+            return reason
+    return error.keyword or "?"
 
 
 def tally(found: Count, row: dict[str, Any], bad: list[Any], lost: list[Any]) -> None:
@@ -266,8 +275,13 @@ def main() -> None:
             by_keyword(name, count_schemas(read(folder, name), remotes(folder), make, reach))
         return
     if options.engine == "radicel":
+        reasons: Counter[str] = Counter()
         for name in REGEX_SUITES:
-            report(name, count_regexes(read(folder, name), tokenizer), options.verbose)
+            counted = count_regexes(read(folder, name), tokenizer)
+            report(name, counted, options.verbose)
+            reasons += counted.refused
+        print("\n| regexes refused because | rows |\n|---|---|")
+        print("\n".join(f"| {reason} | {rows} |" for reason, rows in reasons.most_common()))
         must = read(folder, "regex_must_refuse")
         refused = count_regexes([{**row, "accept": [], "reject": []} for row in must], tokenizer).refused
         print(f"\nregex_must_refuse: {sum(refused.values())} of {len(must)} refused")

@@ -32,7 +32,7 @@ from .regex_ast import (
     seq,
 )  # fmt: skip
 
-__all__ = ["after", "completion", "is_empty", "matches"]
+__all__ = ["after", "completion", "is_empty", "kinds", "matches"]
 
 _MOST_STATES = 500
 _MOST_CHARACTERS = 100_000
@@ -156,6 +156,13 @@ def _representatives(node: Node) -> list[int]:
     _edges(node, edges)
     nice = [code for code in _NICE if not any(code == edge for edge in edges)][:1]
     return [*nice, *sorted(code for code in edges if code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF)]
+
+
+def kinds(node: Node, low: int, high: int) -> list[int]:
+    """A character of each class from `low` to `high` that the node's beginning tells apart."""
+    edges = {low}
+    _edges(node, edges)
+    return sorted(code for code in edges if low <= code <= high and not 0xD800 <= code <= 0xDFFF)
 
 
 def _edges(node: Node, edges: set[int]) -> None:

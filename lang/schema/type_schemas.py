@@ -12,11 +12,15 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import override
 
+from .formats import format_pattern
+
 __all__ = ["SchemaForWriting"]
 
 # A number as people write it: no sign but minus, no leading zeros, no exponent; digits bounded, so that it ends.
-_DECIMAL = r"^-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?$"
+_DECIMAL = r"^-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?$"
 _INTEGER = r"^-?(?:0|[1-9][0-9]{0,17})$"
+_CLOCK_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+_ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _SECONDS = r"[0-9]{1,6}(?:\.[0-9]{1,6})?S"
 _CLOCK = rf"T(?:[0-9]{{1,4}}H(?:[0-9]{{1,4}}M)?(?:{_SECONDS})?|[0-9]{{1,4}}M(?:{_SECONDS})?|{_SECONDS})"
 _DURATION = rf"^-?P(?:[0-9]{{1,6}}D(?:{_CLOCK})?|{_CLOCK})$"
@@ -43,6 +47,27 @@ class SchemaForWriting(GenerateJsonSchema):
             return number
         limit = 10 ** (digits - (places or 0))
         return {"allOf": [number, {"exclusiveMinimum": -limit, "exclusiveMaximum": limit}]}
+
+    @override
+    def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:
+        """A date and time as `isoformat` writes it, the zone as the type asks for it: `datetime` has one or none."""
+        return {"type": "string", "pattern": f"^{format_pattern('date')}T{_CLOCK_TIME}{_zone(schema)}$"}
+
+    @override
+    def time_schema(self, schema: core_schema.TimeSchema) -> JsonSchemaValue:
+        """A time as `isoformat` writes it, seconds included."""
+        return {"type": "string", "pattern": f"^{_CLOCK_TIME}{_zone(schema)}$"}
+
+    @override
+    def uuid_schema(self, schema: core_schema.UuidSchema) -> JsonSchemaValue:
+        """A UUID, of the version that the type names."""
+        version = schema.get("version")
+        if version is None:
+            return {"type": "string", "format": "uuid"}
+        return {
+            "type": "string",
+            "pattern": f"^{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}$",
+        }
 
     @override
     def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:
@@ -73,6 +98,8 @@ class SchemaForWriting(GenerateJsonSchema):
         pattern = _KEYS.get(keys["type"]) if keys else None
         if pattern is not None and "propertyNames" not in written:
             written["propertyNames"] = {"pattern": pattern}
+        if keys and keys["type"] == "enum":
+            written["propertyNames"] = {"enum": [str(member.value) for member in keys["members"]]}
         return written
 
     @override
@@ -91,6 +118,14 @@ class SchemaForWriting(GenerateJsonSchema):
         written = super().default_schema(schema)
         written.pop("default", None)
         return written
+
+
+_HEX = "[0-9a-f]"
+
+
+def _zone(schema: core_schema.DatetimeSchema | core_schema.TimeSchema) -> str:
+    asked = schema.get("tz_constraint")
+    return "" if asked == "naive" else f"{_ZONE}?" if asked is None else _ZONE
 
 
 def _with_repeats(schema: JsonSchemaValue) -> JsonSchemaValue:

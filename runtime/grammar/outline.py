@@ -34,7 +34,7 @@ class _Token:
     """A token's automaton, its states made when they are first seen."""
 
     def __init__(self, node: Node) -> None:
-        self._nodes = [node]
+        self.nodes = [node]
         self._numbers = {node: 0}
         self._next: dict[tuple[int, str], int] = {}
         self._rest: dict[int, str | None] = {}
@@ -44,23 +44,23 @@ class _Token:
         """The state after a character; -1 where it cannot stand there."""
         found = self._next.get((state, char))
         if found is None:
-            node = after(self._nodes[state], ord(char))
+            node = after(self.nodes[state], ord(char))
             if node == NOTHING:
                 found = -1
             else:
-                found = self._numbers.setdefault(node, len(self._nodes))
-                if found == len(self._nodes):
-                    self._nodes.append(node)
+                found = self._numbers.setdefault(node, len(self.nodes))
+                if found == len(self.nodes):
+                    self.nodes.append(node)
             self._next[state, char] = found
         return found
 
     def may_end(self, state: int) -> bool:
-        return nullable(self._nodes[state])
+        return nullable(self.nodes[state])
 
     def rest(self, state: int) -> str | None:
         """The shortest rest of the token, as far as one is found."""
         if state not in self._rest:
-            self._rest[state] = completion(self._nodes[state])
+            self._rest[state] = completion(self.nodes[state])
         return self._rest[state]
 
 

@@ -122,6 +122,11 @@ class Vocabulary:
         return self._greedy(data)
 
     @cached_property
+    def spelled(self) -> tuple[bytes, ...]:
+        """What tokens spell, sorted, each once."""
+        return tuple(sorted({text for text in self.text_bytes if text}))
+
+    @cached_property
     def tool_format(self) -> str:
         """How this tokenizer's models write tool calls (`lang/schema/tool_calls.py`), by their markers.
 

@@ -6,6 +6,7 @@ reached. A row that cannot be measured says why.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.metadata
 import json
@@ -13,8 +14,9 @@ import platform
 import shutil
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,15 @@ from radicel.runtime import LocalRuntime, hub
 __all__ = ["MEASURES", "Bench"]
 
 Row = dict[str, Any]
-Times = dict[str, list[float]]
+Spent = tuple[float, float]
+"""Seconds of wall and of all threads' CPU time."""
+Times = dict[str, list[Spent]]
 
 STORY = (
     "The ferry leaves the northern harbour at six in the morning. Its captain, a quiet woman from the islands, checks "
     "the ropes, counts the crates of apples and letters, and writes the weather into a small green book. "
 )
-NEW_TOKENS = 96
+NEW_TOKENS = 64
 PREFIX, CONTINUATIONS, SHORT = 500, 16, 16
 CHOICES = ["harbour", "mountain", "library", "railway station", "hospital", "bakery", "school", "football ground"]
 LENGTHS = (100, 1000, 4000)
@@ -76,18 +80,18 @@ class Bench:
         return list(self.tokenizer.encode(text, add_special_tokens=False)[:count])
 
     def interleaved(self, calls: dict[str, Callable[[int], Any]]) -> Times:
-        """Seconds of each call, which take turns; they are told the round. The first round is a warm-up.
+        """What each call took. They take turns and are told the round; the first round is a warm-up.
 
-        A call that returns a float has measured itself, less what it had to prepare.
+        A call that returns a `Spent` has measured itself, less what it had to prepare.
         """
         times: Times = {name: [] for name in calls}
         for rep in range(self.reps + 1):
             for name, call in calls.items():
-                began = time.perf_counter()
+                began = _now()
                 measured = call(rep)
-                spent = time.perf_counter() - began
+                spent = _since(began)
                 if rep:
-                    times[name].append(measured if isinstance(measured, float) else spent)
+                    times[name].append(measured if isinstance(measured, tuple) else spent)
         return times
 
     @staticmethod
@@ -104,23 +108,37 @@ class Bench:
 
 def decode(bench: Bench) -> Iterator[Row]:
     """Batch 1: a hundred tokens in, `NEW_TOKENS` out, greedy; the same dtype on both sides."""
-    for dtype in ("float32", "bfloat16"):
-        model = bench.reference_in(dtype)
-        with bench.runtime(dtype=dtype) as runtime:
-            calls = {
-                "transformers": lambda rep, m=model: _generate(m, bench.ids(100, rep), NEW_TOKENS),
-                "ours": lambda rep, r=runtime: _ours(r, [bench.ids(100, rep)], NEW_TOKENS),
-            }
-            llama = _llama_cpp(bench) if dtype == "float32" else None
-            if callable(llama):
-                calls["llama.cpp"] = lambda rep, call=llama: call(bench.ids(100, rep), NEW_TOKENS)
-            times = bench.interleaved(calls)
-        yield _at_least(f"batch 1, {dtype}: speed against transformers' `generate`", times, "transformers", "ours", 1.0)
+    llama = _llama_cpp(bench)
+    with contextlib.ExitStack() as stack:
+        runtimes = {
+            "float32": stack.enter_context(bench.runtime(dtype="float32")),
+            "bfloat16": stack.enter_context(bench.runtime(dtype="bfloat16")),
+            "int4": stack.enter_context(bench.runtime(weights="int4")),
+            "int8": stack.enter_context(bench.runtime(weights="int8")),
+        }
+        models = {dtype: bench.reference_in(dtype) for dtype in ("float32", "bfloat16")}
+        calls: dict[str, Callable[[int], Any]] = {}
+        for name, runtime in runtimes.items():
+            if name in models:
+                calls[f"transformers {name}"] = lambda rep, m=models[name]: _generate(
+                    m, bench.ids(100, rep), NEW_TOKENS
+                )
+            calls[name] = lambda rep, r=runtime: _ours(r, [bench.ids(100, rep)], NEW_TOKENS)
         if callable(llama):
-            what = f"batch 1, {dtype}: speed against llama.cpp (4-bit)"
-            yield _at_least(what, times, "llama.cpp", "ours", 0.5)
-        elif dtype == "float32":
-            yield {"what": "batch 1: speed against llama.cpp (4-bit)", "value": None, "why": llama, "goal": "≥ 0.5"}
+            calls["llama.cpp"] = lambda rep, call=llama: call(bench.ids(100, rep), NEW_TOKENS)
+        times = bench.interleaved(calls)
+    for dtype in models:
+        what = f"batch 1, {dtype}: speed against transformers' `generate` in {dtype}"
+        yield _at_least(what, times, f"transformers {dtype}", dtype, 1.0)
+    for name in runtimes:
+        what = f"batch 1, {name if 'float' in name else f'`weights={name!r}`'}: speed against llama.cpp (4-bit)"
+        if callable(llama):
+            yield _at_least(what, times, "llama.cpp", name, 0.5)
+        else:
+            yield {"what": what, "value": None, "why": llama, "goal": "≥ 0.5"}
+    for name in ("int4", "int8"):
+        what = f"batch 1, `weights={name!r}`: speed against our float32"
+        yield {"what": what, "unit": "×", **_ratio(times, "float32", name)}
 
 
 def prefix(bench: Bench) -> Iterator[Row]:
@@ -168,40 +186,40 @@ def choosing(bench: Bench) -> Iterator[Row]:
         done = model(torch.tensor([prompt]), logits_to_keep=1)
         return done.past_key_values, done.logits[0, -1].float().log_softmax(-1), ends
 
-    def one_by_one(rep: int) -> tuple[float, str]:
+    def one_by_one(rep: int) -> tuple[Spent, str]:
         with torch.inference_mode():
             cache, first, ends = cached(rep)
-            began = time.perf_counter()
+            began = _now()
             scores = []
             for end in ends:
                 scores.append(first[end[0]].item())
                 if len(end) > 1:
                     logits = model(torch.tensor([end[:-1]]), past_key_values=copy.deepcopy(cache)).logits[0].float()
                     scores[-1] += logits.log_softmax(-1).gather(-1, torch.tensor(end[1:])[:, None]).sum().item()
-            return time.perf_counter() - began, CHOICES[max(range(len(scores)), key=scores.__getitem__)]
+            return _since(began), CHOICES[max(range(len(scores)), key=scores.__getitem__)]
 
-    def batched(rep: int, cold: bool = False) -> float:
+    def batched(rep: int, cold: bool = False) -> Spent:
         with torch.inference_mode():
-            began = time.perf_counter()
+            began = _now()
             cache, _, ends = cached(rep)
             if not cold:
-                began = time.perf_counter()
+                began = _now()
             longest = max(map(len, ends))
             padded = torch.tensor([end + [0] * (longest - len(end)) for end in ends])  # causal: padding is never seen
             copied = copy.deepcopy(cache)
             copied.batch_repeat_interleave(len(ends))
             model(padded[:, :-1], past_key_values=copied).logits.float().log_softmax(-1)
-            return time.perf_counter() - began
+            return _since(began)
 
     with bench.runtime() as runtime:
 
-        def ours(rep: int, cold: bool = False) -> tuple[float, str]:
+        def ours(rep: int, cold: bool = False) -> tuple[Spent, str]:
             runtime.flush_cache()
             if not cold:
                 runtime.generate(ids(rep)[0], max_tokens=1)
-            began = time.perf_counter()
+            began = _now()
             chosen = str(place.run(question(rep), backend=runtime)["place"])
-            return time.perf_counter() - began, chosen
+            return _since(began), chosen
 
         calls = {
             "one by one": lambda rep: one_by_one(rep)[0],
@@ -218,7 +236,7 @@ def choosing(bench: Bench) -> Iterator[Row]:
         ("batched, cold", "ours, cold", "after a cold prompt: time against transformers, one batch over its cache"),
     ):
         row: Row = {"what": f"`select` among {len(CHOICES)} {what}", "unit": "×", "goal": "≤ 0.45"}
-        row |= {**_ratio(times, mine, name), "seconds": {n: statistics.median(times[n]) for n in (name, mine)}}
+        row |= {**_ratio(times, mine, name), "seconds": _seconds(times, (name, mine))}
         yield {**row, "reached": row["value"] <= 0.45, "same_choice_of_4": same}
 
 
@@ -253,12 +271,21 @@ def extraction(bench: Bench) -> Iterator[Row]:
 
 
 def growth(bench: Bench) -> Iterator[Row]:
-    """Time of a step that is not the model's, by length: a model of one narrow layer, so that nearly all is ours."""
+    """What a step costs beside the model, by length: with a model of one narrow layer nearly all of it is ours.
+
+    Time still has that layer's attention in it, which must grow; calls of Python functions are counted for the rest.
+    """
+    calls = [0]
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        calls[0] += event == "call"
+
     new = 64
     with tempfile.TemporaryDirectory() as name:
         folder = _narrow(bench.folder, Path(name) / "narrow")
-        with LocalRuntime(folder, device="cpu", load_format="dummy", kv_tokens=8_192) as runtime:
-            times: dict[int, list[float]] = {length: [] for length in LENGTHS}
+        options: dict[str, Any] = {"device": "cpu", "load_format": "dummy", "kv_tokens": 8_192}
+        times: dict[int, list[float]] = {length: [] for length in LENGTHS}
+        with LocalRuntime(folder, **options) as runtime:
             for rep in range(bench.reps + 1):
                 for length in LENGTHS:
                     ids = bench.ids(length, length)
@@ -269,18 +296,40 @@ def growth(bench: Bench) -> Iterator[Row]:
                     _ours(runtime, [ids], new + 1)
                     if rep:
                         times[length].append((time.perf_counter() - first - (first - began)) / new)
+        threading.setprofile(count)  # for threads that start now: the engine's
+        counted: dict[int, float] = {}
+        try:
+            with LocalRuntime(folder, **options) as runtime:
+                threading.setprofile(None)
+                for length in LENGTHS:
+                    ids = bench.ids(length, length)
+                    found = []
+                    for tokens in (1, 1, new + 1):
+                        calls[0] = 0
+                        _ours(runtime, [ids], tokens)
+                        found.append(calls[0])
+                    counted[length] = (found[2] - found[1]) / new
+        finally:
+            threading.setprofile(None)
     medians = {length: statistics.median(seen) for length, seen in times.items()}
     for length in LENGTHS[1:]:
         each = [a / b for a, b in zip(times[length], times[LENGTHS[0]])]
         yield {
-            "what": f"a step's cost beside the model at {length:,} tokens, against {LENGTHS[0]} tokens "
+            "what": f"a step with one narrow layer at {length:,} tokens, against {LENGTHS[0]} tokens: time "
             f"({medians[length] * 1e6:.0f} and {medians[LENGTHS[0]] * 1e6:.0f} µs in this run)",
             "value": statistics.median(each),
             "low": min(each),
             "high": max(each),
             "unit": "×",
-            "goal": "does not grow",
-            "reached": statistics.median(each) < 1.25,
+        }
+        more = counted[length] / counted[LENGTHS[0]]
+        yield {
+            "what": "the same: calls of Python functions "
+            f"({counted[length]:.0f} and {counted[LENGTHS[0]]:.0f} a token)",
+            "value": more,
+            "unit": "×",
+            "goal": "≤ 1.02",
+            "reached": more <= 1.02,
         }
 
 
@@ -294,9 +343,23 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
 
 
 def _ratio(times: Times, over: str, under: str) -> dict[str, float]:
-    """`over` ÷ `under` of each round: median, least, most."""
-    each = [a / b for a, b in zip(times[over], times[under])]
-    return {"value": statistics.median(each), "low": min(each), "high": max(each)}
+    """`over` ÷ `under` of each round: median, least, most; and the median for CPU time."""
+    each, cpu = ([a[i] / b[i] for a, b in zip(times[over], times[under])] for i in (0, 1))
+    return {"value": statistics.median(each), "low": min(each), "high": max(each), "cpu": statistics.median(cpu)}
+
+
+def _seconds(times: Times, names: Iterable[str]) -> dict[str, float]:
+    """The median wall of each."""
+    return {name: statistics.median(wall for wall, _ in times[name]) for name in names}
+
+
+def _now() -> Spent:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(began: Spent) -> Spent:
+    now = _now()
+    return now[0] - began[0], now[1] - began[1]
 
 
 def _at_least(what: str, times: Times, peer: str, ours: str, goal: float) -> Row:
@@ -304,7 +367,7 @@ def _at_least(what: str, times: Times, peer: str, ours: str, goal: float) -> Row
     return {
         **row,
         "reached": row["value"] >= goal,
-        "seconds": {name: statistics.median(t) for name, t in times.items()},
+        "seconds": _seconds(times, times),
     }
 
 
