@@ -131,6 +131,7 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         attention=config.attention,
         sample_vocab=sample_vocab,
         cuda_graphs=config.cuda_graphs,
+        deterministic=config.deterministic,
     )
 
 
