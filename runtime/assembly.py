@@ -114,7 +114,8 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         load_format=config.load_format,
         context_length=context,
     )
-    pack(model, config.weights)
+    if not config.deterministic:
+        pack(model, config.weights)
     fits = config.kv_tokens or kv_slots_that_fit(
         described,
         device,
@@ -131,6 +132,7 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         attention=config.attention,
         sample_vocab=sample_vocab,
         cuda_graphs=config.cuda_graphs,
+        deterministic=config.deterministic,
     )
 
 
