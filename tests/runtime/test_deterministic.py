@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import random
+import runpy
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+import torch
+from radicel.errors import InvalidValueError
 from radicel.runtime import LocalRuntime
+from radicel.runtime.deterministic import ROW_BY_ROW, FixedRows
+from radicel.runtime.model_runner import ModelRunner
+from radicel.runtime.models import load_model
+from torch.nn import functional
 
 PREFIX = "The harbour lies in the north of the town, and in winter the boats lie there for months. "
 PROMPTS = [
@@ -75,3 +86,95 @@ def _together(rt: LocalRuntime, requests: list[tuple[str, dict[str, Any]]]) -> l
 
     with ThreadPoolExecutor(len(requests)) as pool:
         return [_answer(g) for g in pool.map(lambda request: rt.generate(request[0], **request[1]), requests)]
+
+
+def test_what_deterministic_cannot_go_with(folder: Path) -> None:
+    for options in ({"attention": "torch"}, {"weights": "int4"}):
+        with pytest.raises(InvalidValueError, match="deterministic=True has an attention of its own"):
+            LocalRuntime(folder, deterministic=True, **options)
+
+
+# --- every family -----------------------------------------------------------------------------------------------------
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "bench" / "models" / "tiny_families.py"
+FAMILIES = [
+    "llama-3.1", "mistral", "qwen2.5", "qwen3", "gemma-2", "gemma-3", "phi-4-mini", "smollm3", "olmo-2", "granite-3",
+    "mixtral", "qwen3-moe-mixed",
+]  # fmt: skip
+IDS = torch.randint(0, 288, (90,), generator=torch.Generator().manual_seed(3)).tolist()
+EXACT = {
+    "__and__", "__eq__", "__get__", "__getitem__", "__iand__", "__invert__", "__len__", "__or__", "__setitem__", "add_",
+    "arange", "argmax", "cat", "chunk", "clamp", "contiguous", "copy_", "cumsum", "div", "div_", "embedding", "empty",
+    "float", "full", "gather", "gt", "index_add_", "index_copy_", "index_select", "int", "le", "lt", "masked_fill",
+    "masked_fill_", "mul", "mul_", "nonzero", "promote_types", "reshape", "roll", "sort", "sub", "to", "tolist", "topk",
+    "transpose", "unbind", "unique", "unsqueeze", "view", "zeros", "zeros_like",
+}  # fmt: skip
+"""Functions of tensors that move numbers, count, or compute each number as IEEE 754 says."""
+FIXED = {"bmm", "softmax", "tanh"}
+"""What attention computes in shapes that do not depend on the step."""
+
+
+class Recorded(FixedRows):
+    """Notes the functions that are neither computed row by row nor linear layers."""
+
+    names: ClassVar[set[str]] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in ROW_BY_ROW and func is not functional.linear:
+            self.names.add(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    module = runpy.run_path(str(SCRIPT))
+    folder = tmp_path_factory.mktemp("families")
+
+    @cache
+    def make(name: str) -> Path:
+        module["make_checkpoint"](name, folder / name)
+        return folder / name
+
+    return make
+
+
+def _runner(path: Path, dtype: str) -> ModelRunner:
+    model = load_model(path, device="cpu", dtype=dtype)
+    return ModelRunner(model, kv_slots=600, num_rows=8, context_length=128, deterministic=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_of_every_family_are_the_same_bits(
+    families: Callable[[str], Path], driver: ModuleType, name: str, dtype: str
+) -> None:
+    runner = _runner(families(name), dtype)
+    whole = driver.Driver(runner).logits([(0, IDS)])
+    assert torch.isfinite(whole).all()
+    drive = driver.Driver(runner, seed=1)
+    parts = [
+        drive.logits([(1, IDS[:33]), (2, IDS[::-1][:20])])[:33],
+        drive.logits([(2, IDS[5:8]), (1, IDS[33:34]), (3, IDS[40:60])])[3:4],
+        drive.logits([(1, IDS[34:70])]),
+        *(drive.logits([(3, [7]), (1, [token]), (2, [9])])[1:2] for token in IDS[70:74]),
+    ]
+    drive.fork(4, 1)
+    forked = drive.logits([(1, IDS[74:80]), (4, IDS[74:90])])
+    assert torch.equal(torch.cat(parts), whole[:74])
+    assert torch.equal(forked[:6], whole[74:80])
+    assert torch.equal(forked[6:], whole[74:])
+    assert torch.equal(drive.logits([(4, IDS[60:90]), (3, [1])], again=[4])[:30], whole[60:])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_calls_nothing_that_is_not_known_to_be_exact(
+    families: Callable[[str], Path], driver: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = _runner(families(name), "bfloat16")
+    Recorded.names.clear()
+    monkeypatch.setattr(runner, "_exactly", lambda: Recorded(torch.device("cpu")))
+    output = driver.Driver(runner).feed([(0, IDS[:20]), (1, IDS[20:25])])
+    some = {"query_rows": np.arange(9), "query_ids": np.arange(9), "query_top": np.arange(9, dtype=np.int32) % 3}
+    ends = {"end_rows": np.array([3, 4]), "end_ids": [frozenset({1, 2, 3}), frozenset({5})]}
+    runner.sample(output, driver.sampling(2, top_logprobs=np.array([2, 0], np.int32), **some, **ends))
+    assert not Recorded.names - EXACT - FIXED
