@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from . import reference, reference_experts
+from . import reference, reference_experts, reference_fixed
 
 __all__ = ["KERNELS", "Kernel", "find", "has_triton"]
 
@@ -41,6 +41,8 @@ class Kernel:
 
 KERNELS: dict[str, Kernel] = {
     "add_rms_norm": Kernel(reference.add_rms_norm, "rms_norm"),
+    "fixed_attention": Kernel(reference_fixed.fixed_attention, "fixed_attention"),
+    "fixed_linear": Kernel(reference_fixed.fixed_linear, "fixed_linear"),
     "fused_linear": Kernel(reference.fused_linear, "fused_linear"),
     "grouped_experts": Kernel(reference_experts.grouped_experts, "grouped_experts"),
     "logprobs_of": Kernel(reference.logprobs_of, "logprobs_of"),

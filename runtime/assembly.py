@@ -23,7 +23,7 @@ from .engine import Engine, EngineConfig
 from .grammar import CompiledGrammar, GrammarCompiler
 from .healing import Healed, HealedStream, Healer
 from .model_runner import ModelRunner, kv_slots_that_fit
-from .models import load_model, model_config, resolve_dtype
+from .models import load_model, model_config, pack, resolve_dtype
 from .request import ResolvedSampling, Sequence
 from .results import Collector
 
@@ -104,8 +104,8 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
     """The model of a folder, loaded, with as large a KV pool as was asked for or fits beside it."""
     device = resolve_device(config.device)
     described = model_config(folder)
-    packed = config.weights != "auto"
-    dtype = resolve_dtype(described, device, "bfloat16" if packed and config.dtype == "auto" else config.dtype)
+    rounded = config.weights != "auto"
+    dtype = resolve_dtype(described, device, "bfloat16" if rounded and config.dtype == "auto" else config.dtype)
     context = min(config.context_length or described.context_length, described.context_length)
     model = load_model(
         folder,
@@ -113,8 +113,9 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         dtype=dtype,
         load_format=config.load_format,
         context_length=context,
-        weights=config.weights,
     )
+    if not config.deterministic:
+        pack(model, config.weights)
     fits = config.kv_tokens or kv_slots_that_fit(
         described,
         device,
@@ -131,6 +132,7 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         attention=config.attention,
         sample_vocab=sample_vocab,
         cuda_graphs=config.cuda_graphs,
+        deterministic=config.deterministic,
     )
 
 

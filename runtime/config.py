@@ -18,7 +18,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("auto", "float64", "float32", "bfloat16", "float16"),
     "policy": ("prefix", "fcfs"),
     "load_format": ("auto", "dummy"),
-    "weights": ("auto", "int4", "int8"),
+    "weights": ("auto", "int4"),
 }
 
 
@@ -48,6 +48,7 @@ class RuntimeConfig:
     load_format: str = "auto"
     weights: str = "auto"
     check_invariants: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -63,3 +64,8 @@ class RuntimeConfig:
             raise InvalidValueError(f"memory_fraction={self.memory_fraction!r}: must be in (0, 1]")
         if not (self.device in ("auto", "cpu") or self.device.startswith("cuda")):
             raise InvalidValueError(f"device={self.device!r}: must be 'auto', 'cpu', 'cuda' or 'cuda:<index>'")
+        if self.deterministic and (self.attention not in ("auto", "deterministic") or self.weights != "auto"):
+            raise InvalidValueError(
+                f"attention={self.attention!r}, weights={self.weights!r}: deterministic=True has an attention of its "
+                "own and multiplies no packed weights; leave both at 'auto'"
+            )

@@ -79,7 +79,7 @@ class LocalRuntime(DirectCalls):
         seed: makes the seeds of requests that name none reproducible, in order of submission.
         trust_remote_code: whether the tokenizer's folder may run its own Python code.
         load_format: "auto", or "dummy" for random weights of the folder's config (benchmarks).
-        weights: "auto" (in `dtype`); "int4" or "int8", on a CPU, rounds the matrices (`dtype` "auto": to bfloat16).
+        weights: "auto" (as they are); "int4", on a CPU, rounds matrices to four bits (`dtype` "auto": bfloat16 then).
         check_invariants: whether every step ends with the engine's invariant checks (tests).
         deterministic: whether tokens and logprobs are the same bits whatever else runs (`docs/sampling.md`).
 

@@ -7,6 +7,7 @@ Rows are taken in chunks, so that a prompt's log probabilities never hold all it
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -126,7 +127,9 @@ class _Chunk:
             line[: len(members)] = members
         index, rows = upload(ids, device), upload(local, device)
         picked = self.logits[rows.unsqueeze(-1), index.clamp(min=0)].masked_fill(index < 0, -torch.inf)
-        found.ends.index_copy_(0, upload(entries, device), (picked.logsumexp(-1) - self.norm[rows]).float())
+        # One after the other: the size of another entry's set must not change how this one's is summed.
+        total = functools.reduce(torch.logaddexp, picked.unbind(-1))
+        found.ends.index_copy_(0, upload(entries, device), (total - self.norm[rows]).float())
 
     def _mine(self, rows: NDArray[np.int64], among: Index | None = None) -> tuple[Index, Index]:
         """Which entries (of `among`) look at a row of this chunk, and which of its rows that is."""

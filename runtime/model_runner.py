@@ -7,7 +7,10 @@ for the device: arrays go up through pinned memory, results come back behind an 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +20,7 @@ from ..errors import InvalidValueError
 from .attention import make_attention
 from .batch import SampleBatch, StepBatch, StepResult, StepTimes
 from .cuda_graph import FixedAttention, StepGraphs, StepIds
+from .deterministic import FixedRows, choose_by_row, make_fixed
 from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload, upload_together
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
@@ -71,6 +75,8 @@ class ModelRunner:
         attention: name of the implementation, or "auto".
         sample_vocab: ids from here on are never sampled; the whole logit row without it.
         cuda_graphs: whether decode steps are replayed as graphs, where device and attention can.
+        deterministic: whether results are the same bits whatever else a step computes (`deterministic.py`); changes
+            the model.
 
     Raises:
         InvalidValueError: sizes that the model does not have, an unknown attention.
@@ -86,6 +92,7 @@ class ModelRunner:
         attention: str = "auto",
         sample_vocab: int | None = None,
         cuda_graphs: bool = True,
+        deterministic: bool = False,
     ) -> None:
         config = model.config
         if not 1 <= context_length <= model.context_length:
@@ -101,8 +108,15 @@ class ModelRunner:
         self.kv_bytes_per_token = bytes_per_slot(config, model.dtype)
         self.device = model.device
         self._model = model
+        self._choose = choose
+        if deterministic:
+            make_fixed(model)
+            self._choose = choose_by_row
+        self._exactly: Callable[[], AbstractContextManager[Any]] = (
+            partial(FixedRows, self.device) if deterministic else nullcontext
+        )
         self._attention = make_attention(
-            attention,
+            "deterministic" if deterministic else attention,
             num_heads=config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
@@ -132,7 +146,7 @@ class ModelRunner:
             InvalidValueError: an index outside its bounds, arrays that do not fit each other.
         """
         self._check(batch)
-        with torch.inference_mode():
+        with torch.inference_mode(), self._exactly():
             if self._clock is not None:
                 self._clock.forward_begins()
             self._kv.update(batch.updates)
@@ -170,11 +184,11 @@ class ModelRunner:
             InvalidValueError: a row or a token id outside its bounds.
         """
         self._check_sample(output, batch)
-        with torch.inference_mode():
+        with torch.inference_mode(), self._exactly():
             if self._clock is not None:
                 self._clock.sampling_begins()
             if len(batch.rows):
-                ids = choose(output.rows(batch.rows), batch, self.sample_vocab)
+                ids = self._choose(output.rows(batch.rows), batch, self.sample_vocab)
             else:
                 ids = torch.empty(0, dtype=torch.int64, device=self.device)
             found = look_up(output.rows, batch, ids, vocab=self.sample_vocab, chunk=self._logit_chunk)

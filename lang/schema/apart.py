@@ -33,6 +33,7 @@ MEMORY = 4 * 1024**3
 """Bytes of address space that it may take (where the system can say so)."""
 
 _MOST = 2  # processes
+_START = 120.0  # seconds that it may take to start
 _PATIENCE = 0.5  # seconds to wait for one before another is started
 _LARGE = 4_000  # characters that take longer than _QUICK
 _QUICK = 0.004  # seconds
@@ -51,6 +52,7 @@ class _Process:
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self.late = False
+        self._is_ready = False
 
     @property
     def pid(self) -> int:
@@ -58,7 +60,20 @@ class _Process:
         return self._process.pid
 
     def ask(self, question: bytes, limit: float) -> tuple[Any, ...]:
-        """The answer; raises EOFError where the process ended instead."""
+        """The answer.
+
+        Raises:
+            EOFError: the process ended instead, or was killed after `limit` seconds.
+            OSError: it never started.
+        """
+        if not self._is_ready:
+            try:
+                self._is_ready = self._exchanged(b"", _START) == ("ready",)
+            except EOFError as error:
+                raise OSError("the process did not start") from error
+        return self._exchanged(question, limit)
+
+    def _exchanged(self, question: bytes, limit: float) -> tuple[Any, ...]:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -243,8 +258,9 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _limit_memory()
-    warm()
     gc.freeze()
+    answers.write(pickle.dumps(("ready",)))
+    answers.flush()
     while True:
         try:
             function, args = pickle.load(sys.stdin.buffer)

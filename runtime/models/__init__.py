@@ -20,7 +20,16 @@ from .decoder import CausalLM
 from .loader import load_weights, random_weights
 from .packed import pack
 
-__all__ = ["ARCHITECTURES", "CausalLM", "ModelConfig", "RopeConfig", "load_model", "model_config", "resolve_dtype"]
+__all__ = [
+    "ARCHITECTURES",
+    "CausalLM",
+    "ModelConfig",
+    "RopeConfig",
+    "load_model",
+    "model_config",
+    "pack",
+    "resolve_dtype",
+]
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,6 @@ def load_model(
     dtype: torch.dtype | str = "auto",
     load_format: str = "auto",
     context_length: int | None = None,
-    weights: str = "auto",
 ) -> CausalLM:
     """Loads a model onto a device.
 
@@ -91,12 +99,10 @@ def load_model(
         dtype: "float32", "bfloat16", "float16", "float64" or "auto" (see `resolve_dtype`).
         load_format: "auto" reads the weights, "dummy" makes random ones.
         context_length: most positions of a sequence; at most, and without it, the config's.
-        weights: "auto" keeps them in `dtype`, "int4" and "int8" pack the matrices (see `packed`).
 
     Raises:
         ModelError: see `model_config`; `WeightsError` for missing or damaged weights.
-        InvalidValueError: an unknown dtype, load format or packing, one that the device has not, a context length that
-            the model does not have.
+        InvalidValueError: an unknown dtype or load format, a context length that the model does not have.
     """
     path, device = Path(path), torch.device(device)
     if load_format not in ("auto", "dummy"):
@@ -110,8 +116,6 @@ def load_model(
         random_weights(model)
     else:
         load_weights(model, path)
-    if weights != "auto":
-        pack(model, weights)
     return model
 
 

@@ -1,11 +1,12 @@
-"""Weights of a few bits for a CPU: what is read per token is a quarter or half of bfloat16, and reading is the time.
+"""Weights as a CPU reads them fastest: laid out for oneDNN, or rounded to four bits.
 
-In: a loaded bfloat16 `CausalLM`, "int4" or "int8". Out: nothing; its matrices are `PackedWeight`s, which
-`functional.linear` takes in a tensor's place. Only weights are rounded, activations stay bfloat16.
+In: a loaded `CausalLM` on a CPU. Out: nothing; its matrices are `PackedWeight`s, which `functional.linear` takes in a
+tensor's place. A token takes as long as reading the weights does, so their layout and size are the speed.
 
-"int4" is groups of 32 with a scale and an offset each, as in GGUF's Q4_1, whose values it keeps; the output head, which
-suffers most, has "int8": one scale a row. The products are torch's own (`aten::_weight_int4pack_mm_for_cpu`,
-`aten::_weight_int8pack_mm`).
+"auto" keeps every value: float32 and bfloat16 matrices are stored in the blocks that oneDNN would otherwise make anew
+for every product. "int4" rounds to groups of 32 with a scale and an offset each, as in GGUF's Q4_1, whose values it
+keeps; activations and the output head stay bfloat16. All products are torch's own (`mkldnn::_linear_pointwise`,
+`aten::_weight_int4pack_mm_for_cpu`).
 """
 
 from __future__ import annotations
@@ -20,36 +21,31 @@ from torch.nn import functional
 from ...errors import InvalidValueError
 from .decoder import CausalLM
 
-__all__ = ["PACKINGS", "PackedWeight", "pack"]
+__all__ = ["PackedWeight", "dense", "int4", "pack"]
 
 Tensor = torch.Tensor
+Product = Callable[[Tensor, "Tensor | None"], Tensor]
 
 GROUP = 32
 """Weights of a row that share a scale and an offset."""
-FEW_ROWS = 16
-"""From this many rows on, a product over the unpacked weights is as fast or faster: its time grows less."""
+FEW_ROWS = 8
+"""From this many rows on, the product over unrounded blocks is as fast as that over four bits: its time grows less."""
+BLOCKED_ROWS = 16
+"""Rows that the layout is made for; it serves any number."""
+COPIED_HEAD = 512 << 20
+"""Most bytes of an embedding that is the output head, too, and is kept a second time in the head's layout."""
 MATRICES = ("qkv", "o", "gate_up", "down")
 
 
 class PackedWeight:
-    """A matrix [out, in] that `functional.linear` multiplies by: packed for few rows, unpacked for many.
+    """A matrix [out, in] that `functional.linear` multiplies by.
 
     Args:
-        weight: bfloat16 [out, in].
-        packed: the product of bfloat16 [rows, in] with the rounded weights.
-        rounded: bfloat16 [out, in], what the packed form stands for.
+        product: of [..., in] with the matrix, plus a bias or None.
     """
 
-    def __init__(self, packed: Callable[[Tensor], Tensor], rounded: Tensor) -> None:
-        self._packed = packed
-        self._rounded = rounded
-
-    def linear(self, x: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor:
-        """As `functional.linear`."""
-        if x.numel() >= FEW_ROWS * x.shape[-1]:
-            return functional.linear(x, self._rounded, bias)
-        out = self._packed(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
-        return out if bias is None else out + bias
+    def __init__(self, product: Product) -> None:
+        self._product = product
 
     @classmethod
     def __torch_function__(
@@ -58,58 +54,82 @@ class PackedWeight:
         """What torch calls in place of a function that was given a packed weight."""
         if func is not functional.linear:
             return NotImplemented
-        return args[1].linear(*args, **(kwargs or {}))
+        return args[1]._product(args[0], args[2] if len(args) > 2 else (kwargs or {}).get("bias"))
 
 
-def pack(model: CausalLM, kind: str) -> None:
-    """Replaces the matrices of a model by packed ones (changes it).
+def pack(model: CausalLM, kind: str = "auto") -> None:
+    """Replaces the matrices of a model by packed ones, where that is of use (changes it).
+
+    Args:
+        model: all its weights are there.
+        kind: "auto" or "int4".
 
     Raises:
         InvalidValueError: an unknown packing, a device or dtype that has none.
     """
-    if kind not in PACKINGS:
-        raise InvalidValueError(f"weights={kind!r} is not known; one of: auto, {', '.join(PACKINGS)}")
-    if model.device.type != "cpu" or model.dtype is not torch.bfloat16:
+    if kind not in ("auto", "int4"):
+        raise InvalidValueError(f"weights={kind!r} is not known; one of: auto, int4")
+    if kind == "int4" and (model.device.type != "cpu" or model.dtype is not torch.bfloat16):
         raise InvalidValueError(
-            f"weights={kind!r} is for device='cpu' and dtype='bfloat16', not {model.device.type} and {model.dtype}"
+            f"weights='int4' is for device='cpu' and dtype='bfloat16', not {model.device.type} and {model.dtype}"
         )
-    make = PACKINGS[kind]
+    if kind == "auto" and not _blocks(model.device, model.dtype):
+        return
+    make = int4 if kind == "int4" else dense
     for index, layer in enumerate(model.layers):
         weights = {name: getattr(layer, name) for name in MATRICES}
-        made = {name: _fitting(w, make) for name, w in weights.items() if isinstance(w, Tensor) and w.numel()}
+        made = {name: make(w) for name, w in weights.items() if isinstance(w, Tensor) and w.numel()}
         model.layers[index] = replace(layer, **cast("dict[str, Any]", made))
     head = model.embed if model.lm_head is None else model.lm_head
-    model.lm_head = cast("Tensor", _int8(head))
+    if model.lm_head is not None or head.nbytes <= COPIED_HEAD:
+        model.lm_head = cast("Tensor", dense(head))
 
 
-def _fitting(weight: Tensor, make: Callable[[Tensor], PackedWeight]) -> PackedWeight:
-    """Packed; by rows where the groups do not come out even."""
-    return _int8(weight) if weight.shape[1] % GROUP or weight.shape[0] % 16 else make(weight)
+def dense(weight: Tensor) -> PackedWeight:
+    """The same numbers in oneDNN's blocks; as they are where it has none."""
+    if not _blocks(weight.device, weight.dtype):
+        return PackedWeight(lambda x, bias: functional.linear(x, weight, bias))
+    blocked = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCKED_ROWS)
+    product = torch.ops.mkldnn._linear_pointwise
+    return PackedWeight(lambda x, bias: cast("Tensor", product(x, blocked, bias, "none", [], "")))
 
 
-def _int8(weight: Tensor) -> PackedWeight:
-    """One scale a row, in -127 .. 127."""
-    wide = weight.float()
-    scales = (wide.abs().amax(1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
-    numbers = (wide / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    rounded = (numbers.float() * scales.float()[:, None]).bfloat16()
-    product = torch.ops.aten._weight_int8pack_mm
-    return PackedWeight(lambda x: cast("Tensor", product(x, numbers, scales)), rounded)
+def int4(weight: Tensor) -> PackedWeight:
+    """A scale and an offset for each `GROUP` of a row of bfloat16, in 0 .. 15; dense where groups do not come out even.
 
-
-def _int4(weight: Tensor) -> PackedWeight:
-    """A scale and an offset for each `GROUP` of a row, in 0 .. 15."""
+    What it stands for is kept in bfloat16 besides, for products with many rows.
+    """
     rows, columns = weight.shape
+    if columns % GROUP or rows % 16:
+        return dense(weight)
     wide = weight.float().view(-1, GROUP)
     low, scale = _grid(wide)
     # The kernel counts from 8: its weight is (number - 8) · scale + offset.
     scale, offset = scale.bfloat16(), (low + 8 * scale).bfloat16()
     numbers = ((wide - offset.float()) / scale.float()).round_().add_(8).clamp_(0, 15)
-    rounded = ((numbers - 8) * scale.float() + offset.float()).bfloat16().view(rows, columns)
+    rounded = dense(((numbers - 8) * scale.float() + offset.float()).bfloat16().view(rows, columns))
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers.to(torch.int32).view(rows, columns), 1)
     grid = torch.cat((scale, offset), 1).view(rows, columns // GROUP, 2).transpose(0, 1).contiguous()
     product = torch.ops.aten._weight_int4pack_mm_for_cpu
-    return PackedWeight(lambda x: cast("Tensor", product(x, packed, GROUP, grid)), rounded)
+
+    def multiply(x: Tensor, bias: Tensor | None) -> Tensor:
+        if x.numel() >= FEW_ROWS * columns:
+            return rounded._product(x, bias)
+        out = cast("Tensor", product(x.reshape(-1, columns), packed, GROUP, grid)).view(*x.shape[:-1], rows)
+        return out if bias is None else out + bias
+
+    return PackedWeight(multiply)
+
+
+def _blocks(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there is a layout that is faster than rows."""
+    return (
+        device.type == "cpu"
+        and dtype in (torch.float32, torch.bfloat16)
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    )
 
 
 def _grid(wide: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,8 +157,4 @@ def _grid(wide: Tensor) -> tuple[Tensor, Tensor]:
 def _error(wide: Tensor, low: Tensor, step: Tensor) -> Tensor:
     """Root of the mean square of what a grid rounds away, of each group."""
     steps = (wide - low) / step
-    return (steps.sub_(steps.round()).square_().mean(1).sqrt_()) * step.squeeze(1)
-
-
-PACKINGS: dict[str, Callable[[Tensor], PackedWeight]] = {"int4": _int4, "int8": _int8}
-"""By name: from a bfloat16 matrix."""
+    return steps.sub_(steps.round()).square_().mean(1).sqrt_() * step.squeeze(1)

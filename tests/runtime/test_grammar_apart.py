@@ -117,6 +117,16 @@ def test_a_process_that_dies_is_an_error_of_that_constraint_alone(engine: Gramma
     assert apart._elsewhere(len, ("abc",), 60) == 3
 
 
+def test_where_no_process_starts_it_is_done_in_place(engine: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])  # it cannot import the package
+    assert apart.run(os.getpid, 1_000_000) == os.getpid()
+    assert apart._pool._busy == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "executable", "")
+    assert apart.run(os.getpid, 1_000_000) == os.getpid()
+    assert apart._pool._busy == 0
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not bound the memory")
 def test_too_much_memory_is_refused(engine: GrammarCompiler) -> None:
     with pytest.raises(ConstraintError, match="4 GiB"):

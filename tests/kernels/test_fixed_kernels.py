@@ -1,0 +1,154 @@
+"""Kernels whose rows do not depend on their neighbours: against their twins, and the same bits in every batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from radicel.kernels import KERNELS, reference, reference_fixed
+from torch.nn import functional
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ON_GPU = DEVICE.type == "cuda"
+DTYPES = [torch.float32] + [torch.bfloat16, torch.float16] * ON_GPU
+TWIN_DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+# The interpreter computes infinities that a GPU computes as well, and warns.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:RuntimeWarning:triton.runtime.interpreter"),
+    pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),
+]
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "outs", "width"), [(1, 70, 40), (67, 96, 33), (3, 16, 128), (0, 8, 8)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_linear_is_linear(dtype: torch.dtype, rows: int, outs: int, width: int, biased: bool) -> None:
+    x, weight = _random(rows, width, dtype=dtype), _random(outs, width, dtype=dtype, seed=1)
+    bias = _random(outs, dtype=dtype, seed=2) if biased else None
+    wanted = functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    for linear in (KERNELS["fixed_linear"].triton(), reference_fixed.fixed_linear):
+        found = linear(x, weight, bias)
+        assert found.dtype == dtype
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(found.double(), wanted, atol=tolerance * 10, rtol=tolerance)
+    many = x.view(rows, 1, width)
+    assert torch.equal(
+        reference_fixed.fixed_linear(many, weight, bias)[:, 0], reference_fixed.fixed_linear(x, weight, bias)
+    )
+
+
+def _same_in_every_batch(linear: Any, dtype: torch.dtype, outs: int, width: int, moved: bool = True) -> None:
+    """A row gives the same bits beside any others; unless `moved`, it keeps its place in a tile of 64 rows."""
+    x, weight = _random(75, width, dtype=dtype), _random(outs, width, dtype=dtype, seed=1)
+    whole = linear(x, weight, None)
+    order = torch.randperm(75, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    places = torch.arange(75, device=DEVICE)
+    shuffled = [order[:1], order[:2], order[3:10], order[:64], order, places[9:]]
+    for rows in [places[:1], places[:7], places[:64], places[64:], places[64:65], *(shuffled if moved else [])]:
+        assert torch.equal(linear(x[rows], weight, None), whole[rows]), len(rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_the_kernel_are_the_same_in_every_batch(dtype: torch.dtype) -> None:
+    # The interpreter multiplies tiles by a library that minds a row's place in them; a tensor core does not.
+    _same_in_every_batch(KERNELS["fixed_linear"].triton(), dtype, 80, 96, moved=ON_GPU)
+
+
+@pytest.mark.parametrize("dtype", TWIN_DTYPES)
+@pytest.mark.parametrize(("outs", "width"), [(80, 96), (300, 577), (1000, 64)])
+def test_rows_of_the_twin_are_the_same_in_every_batch(dtype: torch.dtype, outs: int, width: int) -> None:
+    _same_in_every_batch(reference_fixed.fixed_linear, dtype, outs, width)
+
+
+def test_a_library_that_minds_the_place_gets_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = functional.linear
+    sizes: list[int] = []
+
+    def picky(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        sizes.append(len(x))
+        place = torch.arange(len(x), dtype=x.dtype)[:, None]
+        return plain(x, weight, bias) + place * 1e-6
+
+    reference_fixed._rows.cache_clear()
+    monkeypatch.setattr(functional, "linear", picky)
+    try:
+        reference_fixed.fixed_linear(torch.ones(5, 4), torch.ones(3, 4))
+    finally:
+        reference_fixed._rows.cache_clear()
+    assert sizes[-5:] == [1] * 5
+
+
+def _batch(q_lens: list[int], kv_lens: list[int], heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> list[Any]:
+    """Arguments of `fixed_attention` up to kv_lens; slot 0 and what lies beyond a row's end hold NaN."""
+    context = max(kv_lens) + 5
+    slots = len(q_lens) * context + 1
+    table = torch.randperm(slots - 1, generator=torch.Generator().manual_seed(1)).view(-1, context).int() + 1
+    caches = [_random(slots, kv_heads, dim, dtype=dtype, seed=s) for s in (1, 2)]
+    for cache in caches:
+        cache[0] = torch.nan
+        for row, length in enumerate(kv_lens):
+            cache[table[row, length:].long()] = torch.nan
+    starts = torch.tensor([0, *np.cumsum(q_lens)], dtype=torch.int32, device=DEVICE)
+    rows = torch.arange(len(q_lens), dtype=torch.int32, device=DEVICE)
+    q = _random(sum(q_lens), heads, dim, dtype=dtype)
+    return [q, *caches, table.to(DEVICE), rows, starts, torch.tensor(kv_lens, dtype=torch.int32, device=DEVICE)]
+
+
+KINDS: list[dict[str, Any]] = [{}, {"window": 20}, {"softcap": 5.0}, {"window": 3, "softcap": 2.0}]
+SHAPES = [(4, 2, 16), (3, 1, 40)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), SHAPES)
+def test_attention_is_attention(
+    dtype: torch.dtype, options: dict[str, Any], heads: int, kv_heads: int, dim: int
+) -> None:
+    batch = _batch([1, 9, 40, 3], [70, 9, 45, 133], heads, kv_heads, dim, dtype)
+    wanted = reference.ragged_attention(*(t.double() if t.is_floating_point() else t for t in batch), 0.3, **options)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    for attention in (KERNELS["fixed_attention"].triton(), reference_fixed.fixed_attention):
+        found = attention(*batch, 0.3, **options)
+        torch.testing.assert_close(found.double(), wanted, atol=tolerance, rtol=tolerance)
+
+
+def _same_in_every_chunk(attention: Any, dtype: torch.dtype, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """A row of 150 positions whole, in chunks, token by token, and beside others."""
+    length = 150
+    q, k, v, table, rows, starts, lens = _batch([length, 4], [length, 60], *shape, dtype)
+    whole = attention(q, k, v, table, rows, starts, lens, 0.3, **options)
+    for first, end in ((0, 1), (0, 77), (77, 78), (77, 150), (149, 150), (13, 140), (128, 129)):
+        int32 = {"dtype": torch.int32, "device": DEVICE}
+        alone = attention(
+            q[first:end].clone(), k, v, table, rows[:1], torch.tensor([0, end - first], **int32),
+            torch.tensor([end], **int32), 0.3, **options,
+        )  # fmt: skip
+        assert torch.equal(alone, whole[first:end]), (first, end)
+        both = attention(
+            torch.cat((q[length:], q[first:end])), k, v, table, rows.flip(0),
+            torch.tensor([0, 4, 4 + end - first], **int32), torch.tensor([60, end], **int32), 0.3, **options,
+        )  # fmt: skip
+        assert torch.equal(both, torch.cat((whole[length:], whole[first:end])))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", KINDS)
+def test_queries_of_the_kernel_are_the_same_in_every_chunk(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    _same_in_every_chunk(KERNELS["fixed_attention"].triton(), dtype, options, (4, 2, 16))
+
+
+@pytest.mark.parametrize("dtype", TWIN_DTYPES)
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_queries_of_the_twin_are_the_same_in_every_chunk(
+    dtype: torch.dtype, options: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    _same_in_every_chunk(reference_fixed.fixed_attention, dtype, options, shape)
