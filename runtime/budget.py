@@ -70,6 +70,10 @@ def _certain(constraint: Constraint, vocabulary: Vocabulary, budget: int, crossi
     """The fewest tokens of a text where they are more than the budget and that is certain."""
     try:
         outline = Outline(*constraint_rules(constraint, vocabulary.tool_text_format))
+        known = outline.completion(outline.start)
+        ids = [] if known is None else vocabulary.encode(known)
+        if 0 < len(ids) <= budget:
+            return None  # as nearly always: no search is needed to see it
         return more_than(budget, outline, vocabulary, crossing=crossing)
     except (OutlineError, TooMuchWork, RecursionError):
         return None

@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ...schema.charsets import union
+from ...schema.regex_ast import ends
 from ...schema.regex_run import kinds
 from .outline import Outline, Place
 from .vocabulary import Vocabulary
@@ -19,7 +21,8 @@ from .vocabulary import Vocabulary
 __all__ = ["TooMuchWork", "more_than"]
 
 _MOST_STEPS = 120_000
-_ENDS_STRINGS = frozenset([*map(chr, range(0x20)), '"', "\\", "<"])
+_ENDS_STRINGS = frozenset([*map(chr, range(0x20)), '"', "\\"])
+_FEW_RANGES = 16
 
 _Text = tuple[str, bytes]
 """Whole characters, and the first bytes of one more."""
@@ -30,7 +33,7 @@ class TooMuchWork(Exception):
 
 
 def more_than(budget: int, outline: Outline, vocabulary: Vocabulary, *, crossing: bool) -> int | None:
-    """The fewest tokens of a text, where these are more than the budget; None where it may fit.
+    """The fewest tokens of a text (or a few less), where these are more than the budget; None where it may fit.
 
     Args:
         budget: tokens.
@@ -51,13 +54,18 @@ def more_than(budget: int, outline: Outline, vocabulary: Vocabulary, *, crossing
     while here:
         count += 1
         there: dict[object, Place] = {}
-        for place in here.values():
-            for after in search.after(place):
-                if after.may_end:
-                    return count if count > budget else None
-                if after.key not in seen:
-                    seen.add(after.key)
-                    there[after.key] = after
+        try:
+            for place in here.values():
+                for after in search.after(place):
+                    if after.may_end:
+                        return count if count > budget else None
+                    if after.key not in seen:
+                        seen.add(after.key)
+                        there[after.key] = after
+        except TooMuchWork:
+            if count > budget:  # no text has fewer
+                return count
+            raise
         here = there
     return None
 
@@ -124,6 +132,7 @@ class _Search:
 
     def _walked(self, start: Place, texts: Sequence[_Text]) -> Iterator[Place]:
         """After each of the sorted texts; what they share is gone over once, and left where it is not allowed."""
+        texts = _able(start, texts)
         path: list[Place] = [start]
         before = ""
         index = 0
@@ -161,6 +170,19 @@ class _Search:
             raise TooMuchWork
         later = self._outline.step(place, char)
         return later if later.readings else None
+
+
+def _able(place: Place, texts: Sequence[_Text]) -> Sequence[_Text]:
+    """Those of the sorted texts that begin with a character which may stand there, or within one."""
+    nodes = [token.nodes[state] for token, state, _ in place.readings if token]
+    allowed = union(*(ends(node, first=True) for node in nodes))
+    if len(allowed) > _FEW_RANGES:
+        return texts
+    found = list(texts[: bisect_left(texts, ("\0", b""))])
+    for low, high in allowed:
+        stop = len(texts) if high >= 0x10FFFF else bisect_left(texts, (chr(high + 1), b""))
+        found += texts[bisect_left(texts, (chr(low), b"")) : stop]
+    return found
 
 
 @functools.cache
