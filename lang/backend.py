@@ -62,7 +62,8 @@ class Meta(Mapping[str, Any]):
         top_logprobs: per generated position a dict id → logprob, if asked for.
         prompt_logprobs: of the prompt's tokens from `logprob_start_len` on, if asked for. The first token of a
             prompt has none: its entry is None.
-        token_texts: text of each generated token, if `return_text_in_logprobs`.
+        token_texts: text of each generated token, if `return_text_in_logprobs`; of a remote server, which gives no
+            ids, with `logprobs`, too.
         queue_s: seconds from submission to the first step.
         first_token_s: seconds from submission to the first token.
         total_s: seconds from submission to the end.

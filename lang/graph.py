@@ -199,12 +199,12 @@ class RequestGraph:
         Args:
             max_lines: most lines of the tree, however many calls there are.
         """
-        from .report import explain
+        from .plan_report import explain
 
         return explain(self, max_lines)
 
     def __str__(self) -> str:
-        from .report import summary
+        from .plan_report import summary
 
         return summary(self)
 

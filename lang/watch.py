@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, Protocol, cast
 
 from .executor import current
-from .frames import is_library
+from .frames import is_ours, is_users
 from .harmless import is_harmless
 from .marks import Marks
 from .rewrite import Rewriter
@@ -182,22 +182,18 @@ def _refuse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoR
 def _is_foreign(function: types.FunctionType) -> bool:
     """Whether the function is Radicel's or a library's."""
     module = str(function.__globals__.get("__name__", ""))
-    return _is_ours(module) or is_library(module, function.__code__.co_filename)
+    return not is_users(module, function.__code__.co_filename)
 
 
 def _is_radicel(function: Any) -> bool:
     owner = getattr(function, "__self__", None)
     named = function if isinstance(function, (type, types.FunctionType, types.MethodType)) else type(function)
-    return _is_ours(str(getattr(named, "__module__", ""))) or (
+    return is_ours(str(getattr(named, "__module__", ""))) or (
         owner is not None
         and not isinstance(owner, types.ModuleType)
-        and _is_ours(type(owner).__module__)
+        and is_ours(type(owner).__module__)
         and not issubclass(type(owner), (Var, Typed))
     )
-
-
-def _is_ours(module: str) -> bool:
-    return module == "radicel" or module.startswith("radicel.")
 
 
 def _is_named(value: Any) -> bool:

@@ -121,7 +121,7 @@ class Answer:
             cached_tokens=details.get("cached_tokens") or 0,
             completion_tokens=len(sample.logprobs) or (total if index == 0 else 0),
             logprobs=tuple(sample.logprobs) if s.logprobs else None,
-            token_texts=tuple(sample.token_texts) if s.return_text_in_logprobs else None,
+            token_texts=tuple(sample.token_texts) if s.logprobs or s.return_text_in_logprobs else None,
             first_token_s=self._first,
             total_s=time.monotonic() - self._submitted,
         )

@@ -28,7 +28,10 @@ EXIT_FAILED, EXIT_USAGE, EXIT_UNSUPPORTED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (`sys.argv` by default) and returns its exit code."""
-    args = parser().parse_args(argv)
+    words = parser()
+    args, rest = words.parse_known_args(argv)
+    if rest and args.word != "serve":  # whatever is asked of the server, it is not there
+        words.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         args.command(args)
         sys.stdout.flush()

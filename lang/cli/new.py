@@ -7,11 +7,13 @@ Nothing that is there is overwritten.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import keyword
 import sys
 from pathlib import Path
 
 from ..errors import ProgramError
+from ..frames import is_library
 from .output import print_json
 
 __all__ = ["new"]
@@ -49,11 +51,17 @@ def _module_name(name: str) -> str:
     module = name.replace("-", "_")
     if not module.isidentifier() or keyword.iskeyword(module) or not module.isascii():
         raise ProgramError(f"{name!r} is no name for a Python module; use letters, digits and _, such as letters")
-    if module in sys.stdlib_module_names or module in _TAKEN:
+    if module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
         raise ProgramError(
             f"{name!r} is taken: a Python module or the starter itself has that name; choose another one"
         )
     return module
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a library has the name: the starter would stand in its way."""
+    found = importlib.util.find_spec(module)
+    return found is not None and is_library(module, found.origin or "")
 
 
 _TAKEN = {"radicel", "pytest", "pydantic"} | {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from ..frames import is_library
+from ..frames import is_users
 
 __all__ = ["place_of"]
 
@@ -24,8 +24,7 @@ def place_of(error: BaseException) -> str | None:
     place, trace = None, error.__traceback__
     while trace is not None:
         code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
-        ours = module == "radicel" or module.startswith("radicel.")
-        if not ours and not code.co_filename.startswith("<") and not is_library(module, code.co_filename):
+        if not code.co_filename.startswith("<") and is_users(module, code.co_filename):
             place = f"{code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return None if place is None else _relative(place)

@@ -227,9 +227,12 @@ def _key_value(text: str) -> tuple[str, str]:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return number
 
 

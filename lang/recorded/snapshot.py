@@ -7,7 +7,6 @@ are left out, so that a program may move; what it asks for may not change unseen
 from __future__ import annotations
 
 import difflib
-import io
 import os
 import re
 from collections.abc import Iterator
@@ -67,9 +66,8 @@ def _text(found: Any) -> str:
 
 
 def _plan_lines(graph: RequestGraph) -> Iterator[str]:
-    from rich.console import Console
-
-    from ..report import outline, totals
+    from ..plan_report import outline, totals
+    from ..shown import plain
 
     for line in totals(graph):
         yield _PLACE.sub("", line)
@@ -82,7 +80,4 @@ def _plan_lines(graph: RequestGraph) -> Iterator[str]:
         prompt, new = (sum(getattr(r, of) for r in requests) for of in ("prompt_tokens", "new_tokens"))
         yield f"{label}: requests {len(requests)}, waves {waves}, prompt {prompt}, computed {new}"
     yield ""
-    console = Console(file=io.StringIO(), width=110, color_system=None, legacy_windows=False, force_terminal=False)
-    with console.capture() as capture:
-        console.print(outline(graph, 60))
-    yield from (line.rstrip() for line in capture.get().splitlines())
+    yield plain(outline(graph, 60), 110)

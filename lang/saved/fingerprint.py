@@ -19,21 +19,20 @@ import hashlib
 import inspect
 import json
 import re
-import sysconfig
 import textwrap
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any
 
 from pydantic import BaseModel
 
+from ..frames import is_users
+
 __all__ = ["ProgramPrint", "canonical", "digest_of", "program_print"]
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
-_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 _AS_TEXT = (PurePath, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal, complex)
 
 
@@ -119,7 +118,7 @@ def _canonical_object(value: Any) -> Any:
 def _add(found: ProgramPrint, thing: Any) -> None:
     """Adds a function, a program or a class, and what its source names."""
     function = inspect.unwrap(thing) if callable(thing) and not isinstance(thing, type) else thing
-    if not isinstance(function, (FunctionType, type)) or not _is_own(function):
+    if not isinstance(function, (FunctionType, type)) or not _is_users(function):
         return
     name = function.__qualname__
     if name in found.parts:
@@ -128,7 +127,7 @@ def _add(found: ProgramPrint, thing: Any) -> None:
     if isinstance(function, type):
         found.classes[name] = function
         for method in vars(function).values():
-            if isinstance(method, FunctionType) and _is_own(method):
+            if isinstance(method, FunctionType) and _is_users(method):
                 _add_named(found, method)
     else:
         _add_named(found, function)
@@ -183,13 +182,13 @@ def _constant(value: Any) -> str | None:
         return None
 
 
-def _is_own(thing: FunctionType | type) -> bool:
+def _is_users(thing: FunctionType | type) -> bool:
     """Whether the user wrote it: neither the standard library, an installed package nor this one did."""
     try:
         file = inspect.getfile(thing)
     except (TypeError, OSError):
         return isinstance(thing, FunctionType)  # typed at a prompt
-    return not file.startswith((_PACKAGE, *_LIBRARIES))
+    return is_users(str(thing.__module__), file)
 
 
 def _source(thing: FunctionType | type) -> str:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
+from ..shown import plain
 from .chrome_trace import chrome_trace
 from .collect import collect
 from .model import Costs, NodeCost, ProgramCost
 from .page import page
-from .text import plain, renderable
+from .text import renderable
 
 if TYPE_CHECKING:
     from ..state import State
@@ -58,7 +59,7 @@ class RunReport:
         return _write(path, chrome_trace(self.costs))
 
     def __str__(self) -> str:
-        return plain(self.costs)
+        return plain(renderable(self.costs), 120)
 
     def __rich__(self) -> RenderableType:
         return renderable(self.costs)

@@ -1,22 +1,22 @@
 """What a run cost as a person reads it in a terminal: totals, and a table of the values.
 
-In: `Costs`. Out: a rich renderable, or the same as plain text. Of many values, those of one line are one row, with the
+In: `Costs`. Out: a rich renderable. Of many values, those of one line are one row, with the
 means of their times.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..shown import counted
 from .model import REASONS, Costs, NodeCost, summed
 
-__all__ = ["plain", "renderable", "seconds", "totals"]
+__all__ = ["renderable", "seconds", "totals"]
 
 _MOST_ROWS = 24
 _MOST_FAILURES = 5
@@ -38,20 +38,12 @@ def renderable(costs: Costs) -> RenderableType:
     return Group(*parts)
 
 
-def plain(costs: Costs, width: int = 120) -> str:
-    """`renderable` as plain text, without colours."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False, force_terminal=False)
-    with console.capture() as capture:
-        console.print(renderable(costs))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
 def totals(costs: Costs) -> Iterator[str]:
     """A few lines that sum everything up."""
     failed = sum(program.error is not None for program in costs.programs)
-    count = _count(len(costs.programs), "program")
+    count = counted(len(costs.programs), "program")
     yield (
-        f"{count}{f', {failed:,} of them failed' if failed else ''}; {_count(len(costs.nodes), 'value')} "
+        f"{count}{f', {failed:,} of them failed' if failed else ''}; {counted(len(costs.nodes), 'value')} "
         f"in {seconds(costs.wall_s)}"
     )
     prompt, cached = (sum(getattr(n, of) for n in costs.nodes) for of in ("prompt_tokens", "cached_tokens"))
@@ -131,7 +123,3 @@ def seconds(value: float) -> str:
     if value < 100:
         return f"{value:.3g} s"
     return f"{int(value) // 60} min {int(value) % 60:02d} s"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -397,8 +397,9 @@ def test_a_full_disk_is_told_and_no_state_is_lost(tmp_path, monkeypatch):
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from radicel import MockBackend, Reply, function, gen
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
 @function
 def p(s, x):
     s += f"{x}" + gen("a")

@@ -44,7 +44,17 @@ def test_version_and_help(capsys: Captured) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["fly"], ["run"], ["run", "x.py", "-a", "novalue"], ["pull", "a", "b"], ["chat", "--temperature", "warm"]],
+    [
+        *(
+            [],
+            ["fly"],
+            ["run"],
+            ["run", "x.py", "-a", "novalue"],
+            ["pull", "a", "b"],
+            ["chat", "--temperature", "warm"],
+        ),
+        *(["env", "--fast"], ["bench", "--batch", "many"], ["bench", "--batch", "0"]),
+    ],
     ids=" ".join,
 )
 def test_wrong_command_lines_exit_2(words: list[str], capsys: Captured) -> None:
@@ -54,10 +64,12 @@ def test_wrong_command_lines_exit_2(words: list[str], capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("usage: radicel")
+    assert "_positive" not in err
 
 
-def test_the_server_is_not_there_yet(capsys: Captured) -> None:
-    assert cli.main(["serve"]) == 3
+@pytest.mark.parametrize("words", [[], ["--port", "8000"], ["some-model"]], ids=" ".join)
+def test_the_server_is_not_there_yet(words: list[str], capsys: Captured) -> None:
+    assert cli.main(["serve", *words]) == 3
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("radicel: `radicel serve`: the Radicel server does not exist yet")
@@ -591,7 +603,7 @@ def test_new_overwrites_nothing(tmp_path: Path, capsys: Captured) -> None:
     assert [file.name for file in (tmp_path / "letters").iterdir()] == ["test_letters.py"]
 
 
-@pytest.mark.parametrize("name", ["json", "radicel", "class", "a b", "1st", "", "ä", "gen", "Found", "../x"])
+@pytest.mark.parametrize("name", ["json", "numpy", "radicel", "class", "a b", "1st", "", "ä", "gen", "Found", "../x"])
 def test_new_refuses_names(name: str, tmp_path: Path, capsys: Captured) -> None:
     assert cli.main(["new", name, "--folder", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith(f"radicel: {name!r} is ")

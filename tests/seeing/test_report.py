@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
+import openai_server
 import pytest
-from radicel import MockBackend, Reply, assistant, batch_report, errors, function, gen, select, system, user
+from radicel import (
+    MockBackend,
+    OpenAIBackend,
+    Reply,
+    assistant,
+    batch_report,
+    errors,
+    function,
+    gen,
+    select,
+    system,
+    user,
+)
 from radicel.backend import Generation, Handle, Meta
 from radicel.seeing.chrome_trace import chrome_trace
 from radicel.seeing.model import Asked, Fork, Joined, Said
@@ -294,3 +307,40 @@ def test_reports_of_a_running_batch_never_stumble():
         seen.update(node.state for node in report.nodes)
         assert page(report.costs)
     assert seen <= {"done", "sent", "recorded"}
+
+
+def test_a_report_of_a_remote_server(tmp_path):
+    pytest.importorskip("openai")
+
+    def answer(path, body):
+        tokens = [{"token": letter, "logprob": -0.5, "bytes": None, "top_logprobs": []} for letter in "fine!"]
+        return openai_server.chat("fine!", logprobs={"content": tokens})
+
+    @function
+    def note(s, essay):
+        s += user(f"Essay: {essay}") + assistant(gen("note", max_tokens=8, logprobs=True))
+
+    server = openai_server.Server()
+    server.answer = answer
+    try:
+        with OpenAIBackend("m", base_url=server.url) as backend:
+            states = note.run_batch([{"essay": "a"}, {"essay": "b"}], backend=backend)
+    finally:
+        server.close()
+    report = batch_report(states)
+    assert [(n.prompt_tokens, n.cached_tokens, n.generated_tokens) for n in report.nodes] == [(11, 4, 5)] * 2
+    assert report.computed() == {"unknown": 14}
+    assert [[(p.text, p.logprob) for p in n.pieces] for n in report.nodes] == [
+        [(letter, -0.5) for letter in "fine!"]
+    ] * 2
+    assert "prompt tokens: 22 in all, 8 cached (36.4%), 14 computed" in str(report)
+    assert report.save_html(tmp_path / "run.html").stat().st_size > 1_000
+    events = json.loads(chrome_trace(report.costs))["traceEvents"]
+    assert {"gen note", "prefill", "decode"} <= {event["name"] for event in events}
+
+
+def test_reports_from_several_threads_say_the_same():
+    states = judge.run_batch([{"essay": str(i)} for i in range(8)], backend=mock())
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: (str(batch_report(states)), page(batch_report(states).costs)), range(8)))
+    assert len({text for text, _ in found}) == len({html for _, html in found}) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...shown import counted
 from ..model import Costs, Stretch
 from .markup import Html, el, style
 
@@ -36,8 +37,9 @@ def prefixes(costs: Costs) -> Html:
     distinct = sum(one.length for one in stretches if not one.written)
     total = sum(one.length * len(one.calls) for one in stretches if not one.written)
     about = (
-        f"{costs.sharing_of:,} requests have {total:,} prompt {unit}, {distinct:,} of them distinct. Text runs from "
-        "left to right. A box is as wide as it has tokens, and as high as the boxes behind it: a tall one was shared."
+        f"{counted(costs.sharing_of, 'request')} with {total:,} prompt {unit}, {distinct:,} of them distinct. Text "
+        f"runs from left to right. A box is as wide as it has {unit}, and as high as the boxes behind it: a tall "
+        "one was shared."
     )
     drawing = _Drawing(stretches, unit)
     kinds = {_kind(one) for one in stretches[1:]}

@@ -13,6 +13,7 @@ __all__ = ["timeline"]
 
 _MOST_ROWS = 400
 _TICKS = 6
+_LAST_LABEL = 0.88  # where a label still has room to its right
 
 
 def timeline(costs: Costs) -> Html:
@@ -41,7 +42,8 @@ def timeline(costs: Costs) -> Html:
 def _axis(whole: float) -> Html:
     step = _nice(whole / _TICKS)
     marks = [at * step for at in range(int(whole / step) + 1)]
-    ticks = [el("span", seconds(mark) if mark else "0", style=style(left=100 * mark / whole)) for mark in marks]
+    labels = [seconds(mark) if mark and mark / whole <= _LAST_LABEL else "" if mark else "0" for mark in marks]
+    ticks = [el("span", label, style=style(left=100 * mark / whole)) for label, mark in zip(labels, marks)]
     return el(
         "div", el("span", class_="who"), el("div", *ticks, class_="track axis"), class_="row head", aria_hidden="true"
     )

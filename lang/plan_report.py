@@ -6,17 +6,17 @@ however many calls there are: branches of one shape are shown once, and counted.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text as RichText
 from rich.tree import Tree
 
 from .ir import Op
+from .shown import counted, plain
 
 if TYPE_CHECKING:
     from .graph import Request, RequestGraph
@@ -37,21 +37,18 @@ def explain(graph: RequestGraph, max_lines: int) -> RenderableType:
 
 def summary(graph: RequestGraph, width: int = 110) -> str:
     """`explain` as plain text, without colours."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False, force_terminal=False)
-    with console.capture() as capture:
-        console.print(explain(graph, 40))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return plain(explain(graph, 40), width)
 
 
 def totals(graph: RequestGraph) -> Iterator[str]:
     """What all of it comes to, line by line."""
     unit, total = graph.unit, graph.total_tokens
     share = f" ({graph.shared_tokens / total:.1%})" if total else ""
-    yield f"{_count(len(graph.requests), 'request')} of {_count(graph.items, 'call')}"
+    yield f"{counted(len(graph.requests), 'request')} of {counted(graph.items, 'call')}"
     yield f"prompt {unit}: {total:,} in all, {graph.unique_tokens:,} unique, {graph.shared_tokens:,} shared{share}"
-    limit = f", and {_count(graph.unlimited, 'request')} without max_tokens" if graph.unlimited else ""
+    limit = f", and {counted(graph.unlimited, 'request')} without max_tokens" if graph.unlimited else ""
     yield f"generated tokens: at most {graph.max_generated_tokens:,}{limit}"
-    yield f"critical path: {_count(graph.critical_path, 'model call')}"
+    yield f"critical path: {counted(graph.critical_path, 'model call')}"
     if unit == "tokens":
         size = "" if graph.kv_bytes is None else f" ({_bytes(graph.kv_bytes)})"
         longest = f"{graph.min_kv_tokens:,} the longest path"
@@ -62,11 +59,11 @@ def totals(graph: RequestGraph) -> Iterator[str]:
         yield f"not counted: about {graph.open_tokens:,} {unit} of text whose borders depend on values"
     if graph.opens:
         calls = len({number for number, _ in graph.opens})
-        yield f"{_count(calls, 'call')} not planned to the end; {graph.opens[0][1]}"
+        yield f"{counted(calls, 'call')} not planned to the end; {graph.opens[0][1]}"
     errors = graph.errors()
     if errors:
         first = errors[0]
-        yield f"{_count(len(errors), 'prompt')} cannot be encoded; {first.name!r} at {first.node.site}: {first.error}"
+        yield f"{counted(len(errors), 'prompt')} cannot be encoded; {first.name!r} at {first.node.site}: {first.error}"
 
 
 def outline(graph: RequestGraph, max_lines: int) -> Tree:
@@ -89,7 +86,7 @@ def _values(graph: RequestGraph) -> Table:
         table.add_row(f"{op} {name}  {line}".rstrip(), *_cells(requests))
     if len(rows) > _MAX_VALUES:
         rest = [request for requests in islice(rows.values(), _MAX_VALUES, None) for request in requests]
-        table.add_row(f"… {_count(len(rows) - _MAX_VALUES, 'value')} more", *_cells(rest))
+        table.add_row(f"… {counted(len(rows) - _MAX_VALUES, 'value')} more", *_cells(rest))
     return table
 
 
@@ -171,7 +168,7 @@ class _Outline:
     def _label(self, node: int, alike: bool = False) -> RichText:
         graph, ending = self._graph, self._ending.get(node, [])
         below = self._below[node] - len(ending)
-        label = RichText(_count(graph.known[node], graph.unit[:-1]) + " ", style="bold")
+        label = RichText(counted(graph.known[node], graph.unit[:-1]) + " ", style="bold")
         label.append(self._text(node), style="not bold")
         for name, request in {f"{r.node.op.value} {r.name}": r for r in ending}.items():
             count = sum(r.name == request.name for r in ending)
@@ -208,10 +205,6 @@ class _Outline:
 def _snippet(text: str) -> str:
     half = _SNIPPET // 2
     return repr(text) if len(text) <= _SNIPPET else f"{text[:half]!r} … {text[-half:]!r}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _bytes(number: float) -> str:
