@@ -8,7 +8,9 @@ many keys as the tile's own position says (He et al. 2025, "Defeating nondetermi
 
 from __future__ import annotations
 
-import functools
+from collections.abc import MutableMapping
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import functional as nn
@@ -30,22 +32,19 @@ def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
     Args:
         x: [..., n].
-        weight, bias: [m, n] and [m] or None.
+        weight, bias: [m, n], or what stands for it in `functional.linear`, and [m] or None.
 
     Returns:
         [..., m].
     """
-    if not x.numel():
-        return x.new_empty((*x.shape[:-1], weight.shape[0]))
     flat = x.reshape(-1, x.shape[-1])
-    step = _rows(*weight.shape, weight.dtype, weight.device)
     # Copies, all to the same place: where its memory begins may matter to a library, too.
-    held = torch.zeros((step, flat.shape[1]), dtype=flat.dtype, device=flat.device)
+    held = torch.zeros((_rows(weight, flat), flat.shape[1]), dtype=flat.dtype, device=flat.device)
     found = []
-    for part in flat.split(step):
+    for part in flat.split(len(held)):
         held[: len(part)] = part
         found.append(nn.linear(held, weight, bias)[: len(part)])
-    return torch.cat(found).view(*x.shape[:-1], weight.shape[0])
+    return torch.cat(found).view(*x.shape[:-1], -1) if len(flat) else nn.linear(x, weight, bias)
 
 
 def fixed_attention(
@@ -116,12 +115,21 @@ def _tile(
     return torch.bmm(weights, values).view(kv_heads, QUERIES, -1, dim).transpose(0, 1).reshape(QUERIES, -1, dim)
 
 
-@functools.cache
-def _rows(outs: int, width: int, dtype: torch.dtype, device: torch.device) -> int:
-    """`ROWS` where a row's place among as many does not matter to this machine's library, else 1."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn((ROWS, width), generator=generator).to(device, dtype)
-    weight = torch.randn((outs, width), generator=generator).to(device, dtype)
-    found = nn.linear(x, weight)
-    turned = [nn.linear(x.roll(by, 0), weight).roll(-by, 0) for by in range(1, ROWS)]
-    return ROWS if all(torch.equal(found, other) for other in turned) else 1
+_TRIED: dict[tuple[object, ...], int] = {}
+_TRIED_PACKED: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+
+
+def _rows(weight: Tensor, like: Tensor) -> int:
+    """`ROWS` where a row's place among as many does not matter to this machine's library, else 1.
+
+    That is tried, once for each shape, or for each matrix that is no tensor but multiplies as one.
+    """
+    plain = isinstance(weight, Tensor)
+    key: Any = (*weight.shape, weight.dtype, weight.device) if plain else weight
+    known: MutableMapping[Any, int] = _TRIED if plain else _TRIED_PACKED
+    if key not in known:
+        x = torch.randn((ROWS, like.shape[1]), generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
+        found = nn.linear(x, weight)
+        turned = [nn.linear(x.roll(by, 0), weight).roll(-by, 0) for by in range(1, ROWS)]
+        known[key] = ROWS if all(torch.equal(found, other) for other in turned) else 1
+    return known[key]

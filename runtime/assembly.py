@@ -114,8 +114,7 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         load_format=config.load_format,
         context_length=context,
     )
-    if not config.deterministic:
-        pack(model, config.weights)
+    pack(model, config.weights)
     fits = config.kv_tokens or kv_slots_that_fit(
         described,
         device,

@@ -67,5 +67,5 @@ class RuntimeConfig:
         if self.deterministic and (self.attention not in ("auto", "deterministic") or self.weights != "auto"):
             raise InvalidValueError(
                 f"attention={self.attention!r}, weights={self.weights!r}: deterministic=True has an attention of its "
-                "own and multiplies no packed weights; leave both at 'auto'"
+                "own and multiplies no rounded weights; leave both at 'auto'"
             )

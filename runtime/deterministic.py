@@ -24,7 +24,6 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..errors import InvalidValueError
 from ..kernels import find, reference_experts
 from .batch import SampleBatch
 from .models import CausalLM
@@ -71,13 +70,7 @@ class FixedRows(TorchFunctionMode):
 
 
 def make_fixed(model: CausalLM) -> None:
-    """Turns off what a model computes otherwise for few tokens than for many (changes it).
-
-    Raises:
-        InvalidValueError: weights of a few bits, which torch multiplies as it sees fit.
-    """
-    if not all(isinstance(weight, Tensor) for layer in model.layers for weight in (layer.qkv, layer.down)):
-        raise InvalidValueError("deterministic=True is for weights='auto': packed products differ")
+    """Turns off what a model computes otherwise for few tokens than for many (changes it)."""
     model.fused_rows = 0
     if hasattr(model, "_experts"):
         model._experts = reference_experts.grouped_experts

@@ -77,12 +77,9 @@ def test_a_library_that_minds_the_place_gets_one_row_at_a_time(monkeypatch: pyte
         place = torch.arange(len(x), dtype=x.dtype)[:, None]
         return plain(x, weight, bias) + place * 1e-6
 
-    reference_fixed._rows.cache_clear()
     monkeypatch.setattr(functional, "linear", picky)
-    try:
-        reference_fixed.fixed_linear(torch.ones(5, 4), torch.ones(3, 4))
-    finally:
-        reference_fixed._rows.cache_clear()
+    monkeypatch.setattr(reference_fixed, "_TRIED", {})
+    reference_fixed.fixed_linear(torch.ones(5, 4), torch.ones(3, 4))
     assert sizes[-5:] == [1] * 5
 
 
