@@ -145,7 +145,12 @@ class TextStream:
         if self._drop_space and data:
             data = data.removeprefix(b" ")
             self._drop_space = False
-        return self._decoder.decode(data)
+        text = self._decoder.decode(data)
+        held = self._decoder.getstate()[0]
+        if held[:1] == b"\xed" and held[1:] >= b"\xa0":
+            # Python waits for the third byte of a surrogate, though no text has one: this is ill-formed already.
+            text += self._decoder.decode(b"", True)
+        return text
 
     def _give(self, piece: str) -> None:
         if piece:
