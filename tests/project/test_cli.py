@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -25,9 +27,9 @@ def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def shell(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def shell(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "radicel.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def test_version_and_help(capsys: Captured) -> None:
@@ -288,10 +290,10 @@ def test_chat_keeps_what_was_said(capsys: Captured, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.model
-def test_chat_with_the_embedded_model(model_dir: Path) -> None:
-    done = shell("chat", "--temperature", "0", "--max-tokens", "20", stdin="What is the capital of France?\n")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "The capital of France is Paris.\n"
+def test_chat_with_the_embedded_model(model_dir: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("What is the capital of France?\n"))
+    assert cli.main(["chat", "--temperature", "0", "--max-tokens", "20"]) == 0
+    assert capsys.readouterr().out == "The capital of France is Paris.\n"
 
 
 # ---- run
@@ -448,15 +450,15 @@ def test_run_errors_are_one_line(
 
 
 @pytest.mark.model
-def test_run_on_the_embedded_model(model_dir: Path, tmp_path: Path) -> None:
+def test_run_on_the_embedded_model(model_dir: Path, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "capital.py").write_text(
         "from radicel import function, gen, user, assistant\n"
         "@function\n"
         "def capital(s, country: str):\n"
         "    s += user(f'What is the capital of {country}?') + assistant(gen('answer', temperature=0, max_tokens=20))\n"
     )
-    done = shell("run", str(tmp_path / "capital.py"), "-a", "country=France")
-    assert (done.returncode, done.stdout) == (0, "answer: The capital of France is Paris.\n"), done.stderr
+    assert cli.main(["run", str(tmp_path / "capital.py"), "-a", "country=France"]) == 0
+    assert capsys.readouterr().out == "answer: The capital of France is Paris.\n"
 
 
 def test_run_for_each_row(program: str, tmp_path: Path, capsys: Captured) -> None:
@@ -611,17 +613,15 @@ def test_new_refuses_names(name: str, tmp_path: Path, capsys: Captured) -> None:
 
 
 @pytest.mark.model
-def test_the_starter_runs_on_the_embedded_model(model_dir: Path, tmp_path: Path, capsys: Captured) -> None:
-    assert cli.main(["new", "letters", "--folder", str(tmp_path)]) == 0
-    (tmp_path / "l.txt").write_text("Dear Ada,\nthe mugs are late.\nCharles\n")
-    done = subprocess.run(
-        [sys.executable, tmp_path / "letters" / "letters.py", tmp_path / "l.txt"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{tmp_path / 'l.txt'} kind='")
+def test_the_starter_runs_on_the_embedded_model(
+    model_dir: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["new", "letters", "--folder", str(tmp_path), "--json"]) == 0
+    program, letter = json.loads(capsys.readouterr().out)["files"][0], tmp_path / "l.txt"
+    letter.write_text("Dear Ada,\nthe mugs are late.\nCharles\n")
+    monkeypatch.setattr("sys.argv", [program, str(letter)])
+    runpy.run_path(program, run_name="__main__")
+    assert capsys.readouterr().out.startswith(f"{letter} kind='")
 
 
 # ---- bench
