@@ -39,6 +39,13 @@ def test_files_that_pages_name_exist(name: str) -> None:
     assert {path for path in named if not (src.ROOT / path).exists()} == set()
 
 
+def test_every_part_of_the_language_has_a_place_in_the_architecture() -> None:
+    table = NAMED["docs/design.md"].read_text(encoding="utf-8").partition("## Where is what in `lang/`?")[2]
+    there = {path.name + "/" * path.is_dir() for path in (src.ROOT / "lang").iterdir()}
+    there -= {"__init__.py", "__pycache__/", "py.typed"}
+    assert set(re.findall(r"`(\w+(?:\.py|/))`", table)) == there
+
+
 def test_the_readme_has_commands_and_a_program() -> None:
     assert {line.partition("#")[0].strip() for name, line in commands() if name == "README.md"} >= {
         "make demo",
