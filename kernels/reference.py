@@ -288,7 +288,9 @@ def sample_tokens(
         allowed = ((words >> (ids % 32)) & 1 != 0) & (ids // 32 < masks.shape[1])
         masked = scores.clamp(min=-largest).masked_fill(~allowed, -torch.inf)
         scores = torch.where((mask_of >= 0)[:, None], masked, scores)
-    top, best = scores.max(-1)[0], scores.argmax(-1)
+    top = scores.max(-1)[0]
+    # Not argmax, which does not say which of equals it takes.
+    best = torch.where(scores == top[:, None], torch.arange(vocab, device=logits.device), vocab).amin(-1)
     plain = (temperature <= 0) | (top <= -largest)
     safe = torch.where(temperature > 0, temperature, 1.0).to(scores.dtype)[:, None]
     scaled = (scores - torch.where(plain, 0.0, top)[:, None]) / safe

@@ -48,12 +48,12 @@ def choose(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
     if batch.penalties or batch.logit_bias or batch.masks is not None:
         scores = _edited(scores, batch)
     if not len(hot):
-        return scores.argmax(-1)
+        return _first_best(scores)
     rows = upload(hot, scores.device)
     drawn = _draw(_wide(scores[rows]), batch, hot)
     if len(hot) == len(batch.rows):
         return drawn
-    return scores.argmax(-1).index_copy_(0, rows, drawn)
+    return _first_best(scores).index_copy_(0, rows, drawn)
 
 
 def _choose_fused(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
@@ -112,6 +112,21 @@ def top_entries(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, ids
 
 
+def _first_best(scores: Tensor) -> Tensor:
+    """int64 [S], the lowest id among the largest of each row; NaN counts as -inf.
+
+    torch does not say which of equals its argmax takes; numpy does.
+    """
+    if scores.device.type != "cpu":
+        scores = _wide(scores)
+        ids = torch.arange(scores.shape[1], device=scores.device)
+        return torch.where(scores == scores.amax(-1, keepdim=True), ids, scores.shape[1]).amin(-1)
+    host = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
+    found = torch.from_numpy(host.numpy().argmax(-1))
+    picked = host.gather(-1, found.unsqueeze(-1))
+    return _first_best(_wide(host)) if bool((picked != picked).any()) else found
+
+
 def _edited(scores: Tensor, batch: SampleBatch) -> Tensor:
     """A copy with penalties, bias and masks applied."""
     scores = _wide(scores.clone())
@@ -130,7 +145,7 @@ def _wide(scores: Tensor) -> Tensor:
 
 def _draw(scores: Tensor, batch: SampleBatch, hot: NDArray[np.int64]) -> Tensor:
     """Draws for the rows `hot` of the batch, whose logits `scores` [H, vocab] are."""
-    device, lowest = scores.device, scores.argmax(-1)
+    device, lowest = scores.device, _first_best(scores)
     top = scores.gather(-1, lowest.unsqueeze(-1))
     hopeless = top <= torch.finfo(scores.dtype).min
     # Less the largest first: a tiny temperature then drives the others to -inf, never anything to +inf or NaN.
