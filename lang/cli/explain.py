@@ -17,7 +17,7 @@ from ..backend import Backend
 from ..default_backend import get_default_backend
 from ..errors import ModelNotFoundError, ProgramError
 from ..program import Program
-from .output import complain, print_json
+from .output import complain, print_json, prints_aside
 from .program_file import load_program, read_arguments, read_rows
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ def explain(args: argparse.Namespace) -> None:
     Raises:
         ProgramError: with `--check`, if a run would fail.
     """
-    program = load_program(args.program)
-    calls = _calls(program, args)
-    backend = _counter(args)
-    graph = program.plan(calls, backend)
-    traces = [program.trace(**call) for call in calls[:1]]
-    problems = [problem for trace in traces for problem in trace.check(backend)]
+    with prints_aside(args.json):
+        program = load_program(args.program)
+        calls = _calls(program, args)
+        backend = _counter(args)
+        graph = program.plan(calls, backend)
+        traces = [program.trace(**call) for call in calls[:1]]
+        problems = [problem for trace in traces for problem in trace.check(backend)]
     if args.json:
         print_json(_as_json(program, graph, traces, problems))
     else:

@@ -5,12 +5,14 @@ In: values. Out: text on standard output; messages and progress on standard erro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["as_size", "complain", "print_columns", "print_json", "say"]
+__all__ = ["as_size", "complain", "print_columns", "print_json", "prints_aside", "say"]
 
 
 def complain(message: str) -> None:
@@ -27,6 +29,11 @@ def say(message: str) -> None:
 def print_json(value: Any) -> None:
     """One JSON value on standard output."""
     print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def prints_aside(as_json: bool) -> AbstractContextManager[object]:
+    """Where a user's code runs: with `--json`, what it prints goes to standard error, since the value stands alone."""
+    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
 
 def print_columns(rows: Sequence[tuple[str, ...]]) -> None:

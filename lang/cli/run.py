@@ -21,7 +21,7 @@ from ..errors import ProgramError
 from ..program import Program
 from ..seeing.progress import shown_to_its_end
 from ..state import State
-from .output import complain, print_json
+from .output import complain, print_json, prints_aside
 from .program_file import load_program, read_arguments, read_rows
 
 __all__ = ["run"]
@@ -33,30 +33,37 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ProgramError: no such file or program, an argument that it cannot take, or rows that failed.
     """
-    program = load_program(args.program)
-    sampling = {"temperature": args.temperature, "max_tokens": args.max_tokens, "seed": args.seed}
-    if args.rows is not None:
-        _run_rows(program, args, sampling)
-        return
-    if args.save is not None:
-        raise ProgramError("--save keeps the rows of --rows FILE that are done; give that, too")
-    arguments = read_arguments(program, args.arguments)
-    with _backend(args.model) as backend:
-        state = program.run(backend=backend, sampling=sampling, stream=True, **arguments)
-        result = _result(shown_to_its_end(state))
-    if args.json:
+    with prints_aside(args.json):
+        program = load_program(args.program)
+        sampling = {"temperature": args.temperature, "max_tokens": args.max_tokens, "seed": args.seed}
+        if args.save is not None and args.rows is None:
+            raise ProgramError("--save keeps the rows of --rows FILE that are done; give that, too")
+        result = _once(program, args, sampling) if args.rows is None else _each_row(program, args, sampling)
+    if isinstance(result, list):
+        _show_rows(result, args)
+    elif args.json:
         print_json(result)
     else:
         _show(result)
 
 
-def _run_rows(program: Program, args: argparse.Namespace, sampling: Mapping[str, Any]) -> None:
-    """Runs the program for each row, and prints all of them; rows that failed are told, and fail the command."""
+def _once(program: Program, args: argparse.Namespace, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = read_arguments(program, args.arguments)
+    with _backend(args.model) as backend:
+        state = program.run(backend=backend, sampling=sampling, stream=True, **arguments)
+        return _result(shown_to_its_end(state))
+
+
+def _each_row(program: Program, args: argparse.Namespace, sampling: Mapping[str, Any]) -> list[dict[str, Any]]:
     given = read_arguments(program, args.arguments, all_needed=False)
     batch = [{**given, **row} for row in read_rows(Path(args.rows))]
     with _backend(args.model) as backend:
         states = program.run_batch(batch, backend=backend, sampling=sampling, progress_bar=True, save=args.save)
-        results = [_row_result(state) for state in states]
+        return [_row_result(state) for state in states]
+
+
+def _show_rows(results: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Prints all of them; rows that failed are told, and fail the command."""
     if args.json:
         print_json(results)
     else:

@@ -97,7 +97,7 @@ def _pull(words: _Words) -> None:
 def _models(words: _Words) -> None:
     words.add(
         "models",
-        "List the models on this machine, and those known by name: size, architecture, folder.",
+        "List the models on this machine, and those known by name: size, architecture, licence, folder.",
         "radicel models",
         "radicel models --json | jq '.[] | select(.pulled) | .name'",
         json="the list",

@@ -16,7 +16,7 @@ from ..backends.delivery import Job, Steps
 from ..backends.mock import MockBackend
 from ..backends.replies import MockRequest, mock_tokens
 from ..default_backend import get_default_backend, set_default_backend
-from ..errors import ReplayError
+from ..errors import ReplayError, SavedRunError
 from ..saved.file import read_lines
 from ..saved.values import decode_error
 from .calls import Asked, asked_of, difference, generations_of, key_of, label_of, scores_of
@@ -173,7 +173,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         message = f"no recording {path}; make it with `with record({str(path)!r}, backend=…): …`"
         raise ReplayError(message, call="", expected=str(path))
-    header, *rows = read_lines(path, "record(…)") or [{}]
+    try:
+        header, *rows = read_lines(path, "record(…)") or [{}]
+    except SavedRunError as error:
+        raise ReplayError(str(error), call="", expected="a recording") from error
     if header.get("radicel") != "recording":
         raise ReplayError(f"{path} is no file that record(…) wrote", call="", expected="a recording")
     return rows

@@ -394,6 +394,17 @@ def test_run_reads_arguments_by_their_types(
     assert messages[0]["content"] == f"How many legs has a {shown}"
 
 
+@pytest.mark.parametrize("words", [["run", "--json"], ["explain", "--bytes", "--json"]], ids=" ".join)
+def test_with_json_what_the_program_prints_goes_elsewhere(words: list[str], program: str, capsys: Captured) -> None:
+    text = Path(program).read_text().replace('s += user("Measure.")', 'print("in the body")\n    s += user("Measure.")')
+    Path(program).write_text('print("in the file")\n' + text)
+    assert cli.main([words[0], f"{program}:measure", *words[1:]]) == 0
+    out, err = capsys.readouterr()
+    assert isinstance(json.loads(out), dict)
+    assert err.startswith("in the file\n")
+    assert "in the body" in err
+
+
 def test_a_program_that_wrote_nothing_is_told(program: str, capsys: Captured) -> None:
     assert cli.main(["run", f"{program}:silent"]) == 0
     assert capsys.readouterr() == ("", "radicel: the program wrote nothing: its body appends with `s += …`\n")
