@@ -5,7 +5,7 @@ the cache held, and however its prompt was cut. What a library computes for many
 
 - linear layers: by `fixed_linear`, in tiles of a fixed size;
 - on a CPU, what torch vectorises over all rows together (its last numbers are computed otherwise than the others), and
-  sums: row by row. A GPU computes each number of these by itself;
+  sums: row by row. On a GPU, sums alone: the rest it computes number by number;
 - attention: `attention/deterministic_attention.py`; a mixture of experts: one expert after the other;
 - sampling on a CPU: row by row.
 
@@ -29,7 +29,7 @@ from .batch import SampleBatch
 from .models import CausalLM
 from .sampler import choose
 
-__all__ = ["ROW_BY_ROW", "FixedRows", "choose_by_row", "make_fixed"]
+__all__ = ["ROW_BY_ROW", "SUMS", "FixedRows", "choose_by_row", "make_fixed"]
 
 Tensor = torch.Tensor
 
@@ -48,6 +48,8 @@ ROW_BY_ROW: frozenset[Callable[..., Any]] = frozenset(
     }
 )
 """Functions of tensors with a row for each token, or each look-up, whose bits may depend on how many rows there are."""
+SUMS: frozenset[Callable[..., Any]] = frozenset({functional.rms_norm, Tensor.logsumexp, Tensor.softmax, Tensor.sum})
+"""Those whose bits may depend on it on a GPU as well: how a sum is cut into parts is chosen by the whole shape."""
 
 
 class FixedRows(TorchFunctionMode):
@@ -56,7 +58,7 @@ class FixedRows(TorchFunctionMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._linear = find("fixed_linear", device)
-        self._by_row = ROW_BY_ROW if device.type == "cpu" else frozenset()
+        self._by_row = ROW_BY_ROW if device.type == "cpu" else SUMS
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -283,3 +283,55 @@ def test_ends_and_stops_of_a_text(rt: LocalRuntime) -> None:
     biased = rt.generate(TEXT, temperature=0, max_tokens=12, logit_bias={end: 1000.0})
     assert (biased.meta.finish_reason, biased.meta.completion_tokens) == ("stop", 0)
     assert ids_of(rt, temperature=0, logit_bias={end: 1000.0}) == [end] * 12
+
+
+# --- log probabilities ------------------------------------------------------------------------------------------------
+
+
+def test_logprobs_are_those_before_any_processing(rt: LocalRuntime) -> None:
+    """Temperature, filters, penalties, bias and masks choose another token; its logprob is the model's own."""
+    asked: dict[str, Any] = {"max_tokens": 6, "ignore_eos": True, "logprobs": True, "top_logprobs": 288, "seed": 2}
+    for changed in (
+        {"temperature": 1.5, "top_k": -1},
+        {"temperature": 0, "logit_bias": {40: 100.0, 41: -5.0}},
+        {"temperature": 1.0, "top_k": 7, "top_p": 0.6, "min_p": 0.1, "repetition_penalty": 1.7},
+        {"temperature": 1.0, "top_k": -1, "frequency_penalty": 2.0, "presence_penalty": 2.0},
+        {"temperature": 0, "regex": "[x-z]{3,6}"},
+    ):
+        meta = rt.generate(TEXT, **asked, **changed).meta
+        whole = [*rt.tokenizer(TEXT).input_ids, *meta.token_ids]
+        start = len(whole) - len(meta.token_ids)
+        wanted = rt.generate(whole, max_tokens=0, logprob_start_len=start).meta.prompt_logprobs
+        assert meta.logprobs == pytest.approx(wanted, abs=1e-4)
+        for token, value, top in zip(meta.token_ids, meta.logprobs, meta.top_logprobs):
+            assert sum(np.exp(list(top.values()))) <= 1 + 1e-4  # padded ids are left out, and have their share
+            assert top[token] == pytest.approx(value, abs=1e-4)
+            assert list(top.values()) == sorted(top.values(), reverse=True)
+            assert max(top) < len(rt.tokenizer)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 57])
+def test_prompt_logprobs_with_and_without_a_cached_prefix(folder: Path, start: int) -> None:
+    asked: dict[str, Any] = {"max_tokens": 2, "temperature": 0, "ignore_eos": True, "logprob_start_len": start}
+    for deterministic in (False, True):
+        with LocalRuntime(folder, kv_tokens=2000, context_length=400, deterministic=deterministic) as runtime:
+            cold = runtime.generate(TEXT, **asked).meta
+            warm = runtime.generate(TEXT, **asked).meta
+            runtime.flush_cache()
+            runtime.generate(TEXT[:40], max_tokens=1)
+            half = runtime.generate(TEXT, **asked).meta
+        assert len(cold.prompt_logprobs) == cold.prompt_tokens - start
+        assert [value is None for value in cold.prompt_logprobs] == [i == 0 for i in range(start, cold.prompt_tokens)]
+        assert (cold.cached_tokens, half.cached_tokens > 0) == (0, start > 1)
+        if deterministic:
+            assert warm.prompt_logprobs == half.prompt_logprobs == cold.prompt_logprobs
+        for other in (warm, half):
+            assert other.prompt_logprobs[1:] == pytest.approx(cold.prompt_logprobs[1:], abs=1e-4)
+
+
+def test_logprobs_of_named_tokens(rt: LocalRuntime) -> None:
+    """`score` looks up tokens that are given; they need not be likely."""
+    top = rt.generate(TEXT, max_tokens=1, temperature=0, top_logprobs=288, ignore_eos=True).meta.top_logprobs[0]
+    found = rt.score(TEXT, [" the", "x", "~"])
+    for score in found:
+        assert score.token_logprobs[0] == pytest.approx(top[score.token_ids[0]], abs=1e-4)

@@ -1,0 +1,50 @@
+"""`deterministic=True` on a GPU: the same bits whatever the batch, the cache and the chunks, and near transformers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from radicel import LocalRuntime
+
+pytestmark = [pytest.mark.gpu, pytest.mark.model]
+
+PREFIX = "The harbour lies in the north of the town, and in winter the boats lie there for months. "
+PROMPTS = ["The", PREFIX + "In spring", PREFIX * 40 + "Then", PREFIX + "In the end they", "Numbers: one, two,"]
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 0.9, "top_p": 0.9, "seed": 4, "frequency_penalty": 0.3},
+    {"temperature": 1.1, "top_k": 40, "seed": 9},
+]
+REQUESTS = [(prompt, sampling) for prompt in PROMPTS for sampling in SAMPLINGS]
+
+
+def _answer(runtime: LocalRuntime, request: tuple[str, dict[str, Any]]) -> Any:
+    prompt, sampling = request
+    asked = {"max_tokens": 24, "ignore_eos": True, "logprobs": True, "top_logprobs": 4, "logprob_start_len": 0}
+    meta = runtime.generate(prompt, **asked, **sampling).meta
+    tops = [list(top.items()) for top in meta.top_logprobs]
+    return list(meta.token_ids), list(meta.logprobs), list(meta.prompt_logprobs), tops
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_any_batch_cache_and_chunk_gives_the_same_bits(model_dir: Path, dtype: str) -> None:
+    with LocalRuntime(model_dir, dtype=dtype, deterministic=True, prefix_cache=False, kv_tokens=20_000) as runtime:
+        wanted = [_answer(runtime, request) for request in REQUESTS]
+    for chunk, running in ((8192, 256), (100, 4)):
+        with LocalRuntime(
+            model_dir, dtype=dtype, deterministic=True, prefill_chunk=chunk, max_running=running, kv_tokens=20_000
+        ) as runtime:
+            for order in (REQUESTS, REQUESTS[::-1]):
+                with ThreadPoolExecutor(len(order)) as pool:
+                    found = list(pool.map(lambda request: _answer(runtime, request), order))
+                assert found == [wanted[REQUESTS.index(request)] for request in order], (chunk, running)
+
+
+def test_greedy_texts_are_those_of_the_fast_path(model_dir: Path) -> None:
+    with LocalRuntime(model_dir, dtype="float32", kv_tokens=20_000) as runtime:
+        fast = [_answer(runtime, (prompt, SAMPLINGS[0]))[0] for prompt in PROMPTS]
+    with LocalRuntime(model_dir, dtype="float32", deterministic=True, kv_tokens=20_000) as runtime:
+        assert [_answer(runtime, (prompt, SAMPLINGS[0]))[0] for prompt in PROMPTS] == fast
