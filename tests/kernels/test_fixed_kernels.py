@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from radicel.kernels import KERNELS, reference, reference_fixed
+from radicel.runtime.attention import make_attention
+from radicel.runtime.batch import StepBatch
 from torch.nn import functional
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -149,3 +151,24 @@ def test_queries_of_the_twin_are_the_same_in_every_chunk(
     dtype: torch.dtype, options: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
     _same_in_every_chunk(reference_fixed.fixed_attention, dtype, options, shape)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_the_plan_of_a_step_is_that_of_the_kernel(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`DeterministicAttention` as on a GPU: what it prepares, the kernel reads."""
+    from radicel.kernels.fixed_attention import tile_positions
+
+    q_lens, kv_lens, shape = [1, 9, 40, 3], [70, 9, 45, 133], (4, 2, 16)
+    q, k, v, table, rows, _, lens = _batch(q_lens, kv_lens, *shape, torch.float32)
+    made = make_attention("deterministic", num_heads=4, kv_heads=2, head_dim=16, device=DEVICE)
+    monkeypatch.setattr(made, "_attend", KERNELS["fixed_attention"].triton())
+    monkeypatch.setattr(made, "_per_tile", tile_positions(2, 16, torch.float32))
+    positions = np.concatenate([np.arange(n - m, n) for m, n in zip(q_lens, kv_lens)])
+    step = StepBatch(
+        token_ids=positions, positions=positions, slots=positions, rows=rows.cpu().numpy(),
+        q_lens=np.asarray(q_lens, np.int32), kv_lens=lens.cpu().numpy(), logit_rows=np.arange(len(positions)),
+    )  # fmt: skip
+    found = made.attend(k, v, q, made.prepare(step, table), scale=0.3, **options)
+    starts = torch.tensor([0, *np.cumsum(q_lens)], dtype=torch.int32, device=DEVICE)
+    wanted = reference.ragged_attention(q, k, v, table, rows, starts, lens, 0.3, **options)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)

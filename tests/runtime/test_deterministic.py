@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from radicel import function, select
 from radicel.errors import InvalidValueError
 from radicel.runtime import LocalRuntime
 from radicel.runtime.deterministic import ROW_BY_ROW, FixedRows
@@ -70,10 +71,9 @@ def test_any_batch_cache_and_chunk_gives_the_same_bits(folder: Path, dtype: str)
     wanted = _alone(folder, dtype=dtype)
     assert len({str(answer) for answer in wanted}) > 8
     rng = random.Random(1)
-    for chunk, running in ((8192, 256), (7, 3), (33, 5)):
-        with LocalRuntime(
-            folder, dtype=dtype, deterministic=True, prefill_chunk=chunk, max_running=running, **POOL
-        ) as rt:
+    for chunk, running, pool in ((8192, 256, 3000), (7, 3, 3000), (33, 8, 450)):
+        options = {**POOL, "prefill_chunk": chunk, "max_running": running, "kv_tokens": pool}
+        with LocalRuntime(folder, dtype=dtype, deterministic=True, **options) as rt:
             for _ in range(2):
                 order = rng.sample(range(len(wanted)), len(wanted))
                 for i, answer in zip(order, _together(rt, [_requests()[i] for i in order])):
@@ -86,6 +86,26 @@ def _together(rt: LocalRuntime, requests: list[tuple[str, dict[str, Any]]]) -> l
 
     with ThreadPoolExecutor(len(requests)) as pool:
         return [_answer(g) for g in pool.map(lambda request: rt.generate(request[0], **request[1]), requests)]
+
+
+def test_scores_are_the_same_bits_alone_and_together(folder: Path) -> None:
+    texts = [" one", " two and three", " ", "x", " the end of it all"]
+
+    @function
+    def chosen(s: Any) -> None:
+        s += PREFIX + "It is" + select("pick", texts)
+
+    with LocalRuntime(folder, deterministic=True, **POOL) as rt:
+        alone = []
+        for text in texts:
+            rt.flush_cache()
+            alone += rt.score(PREFIX + "It is", [text])
+        found = rt.score(PREFIX + "It is", texts[::-1])
+        assert [score.token_logprobs for score in found] == [score.token_logprobs for score in alone[::-1]]
+        rt.flush_cache()
+        cold = chosen.run(backend=rt).meta("pick").probabilities
+        states = chosen.run_batch([{}] * 5, backend=rt)
+        assert [state.meta("pick").probabilities for state in states] == [cold] * 5
 
 
 def test_what_deterministic_cannot_go_with(folder: Path) -> None:
@@ -107,8 +127,8 @@ EXACT = {
     "__setitem__", "add_", "any", "arange", "cat", "chunk", "clamp", "contiguous", "copy_", "cumsum", "div", "div_",
     "embedding", "empty", "float", "from_numpy", "full", "gather", "gt", "index_add_", "index_copy_", "index_select",
     "int", "le", "lt", "masked_fill", "masked_fill_", "mul", "mul_", "ne", "nonzero", "numpy", "promote_types",
-    "reshape", "roll", "sort", "sub", "to", "tolist", "topk", "transpose", "unbind", "unique", "unsqueeze", "view", "zeros",
-    "zeros_like",
+    "reshape", "roll", "sort", "sub", "to", "tolist", "topk", "transpose", "unbind", "unique", "unsqueeze", "view",
+    "zeros", "zeros_like",
 }  # fmt: skip
 """Functions of tensors that move numbers, count, or compute each number as IEEE 754 says."""
 FIXED = {"bmm", "softmax", "tanh"}
