@@ -180,6 +180,7 @@ class Step:
 class Runner:
     """Computes nothing; what a sequence writes depends on its seed alone."""
 
+    asynchronous = False
     vocab_size = VOCAB
     context_length = 1 << 16
 

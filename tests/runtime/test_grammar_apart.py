@@ -26,6 +26,12 @@ from radicel.testing import accepts
 BYTES = [bytes([byte]) for byte in range(256)]
 
 
+@pytest.fixture(autouse=True)
+def pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of this test alone: other tests may have left an engine open."""
+    monkeypatch.setattr(apart, "_pool", apart._Pool())
+
+
 @pytest.fixture
 def engine() -> Iterator[GrammarCompiler]:
     """A compiler that says that an engine runs."""
