@@ -94,7 +94,7 @@ class Found(BaseModel):
     people: list[str] = Field(max_length=8)
 
 
-@function
+@function(temperature=0)
 def NAME(s, text: str):
     s += system("You read texts carefully and answer briefly.")
     s += user(f"Here is a text.\\n\\n{text}\\n\\nWhat kind of text is it, what would be its title, who is named in it?")
@@ -108,7 +108,7 @@ if __name__ == "__main__":
         sys.exit("usage: python NAME.py TEXTFILE...")
     with LocalRuntime() as runtime:  # the embedded model; LocalRuntime("Qwen/Qwen2.5-7B-Instruct") is a better one
         texts = [{"text": Path(file).read_text(encoding="utf-8")} for file in sys.argv[1:]]
-        states = NAME.run_batch(texts, backend=runtime, temperature=0)
+        states = NAME.run_batch(texts, backend=runtime)
     for file, state in zip(sys.argv[1:], states):
         print(file, state.error() or state["found"])
 '''

@@ -114,6 +114,10 @@ def _text(value: str) -> str:
     path = Path(value[1:])
     if not path.is_file():
         raise ProgramError(f"no file {path} to read an argument from (a value that starts with @ names a file)")
+    return _utf8(path)
+
+
+def _utf8(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -159,7 +163,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         raise ProgramError(f"no file {path} to read rows from")
-    text = path.read_text(encoding="utf-8")
+    text = _utf8(path)
     rows: list[Any] = []
     if path.suffix == ".json":
         rows = _parsed(text, str(path))

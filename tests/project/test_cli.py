@@ -563,12 +563,13 @@ def test_explain_check_fails_where_a_run_would(tmp_path: Path, capsys: Captured)
         ("", "has no rows"),
         ("[1]\n", "row 0 is no JSON object of arguments"),
         ('{"a": 1}\n{"a"\n', "line 2"),
+        ("\udcff", "rows.jsonl is not UTF-8 text (byte 0xff at position 0)"),
     ],
 )
 def test_rows_that_are_wrong(text: str | None, message: str, program: str, tmp_path: Path, capsys: Captured) -> None:
     rows = tmp_path / "rows.jsonl"
     if text is not None:
-        rows.write_text(text)
+        rows.write_bytes(text.encode(errors="surrogateescape"))
     assert cli.main(["explain", f"{program}:count", "--rows", str(rows), "--bytes"]) == 1
     assert message in capsys.readouterr().err
 
