@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .endpoint import RuntimeEndpoint as RuntimeEndpoint
     from .lazy import Engine as Engine
     from .runtime import LocalRuntime as LocalRuntime
+    from .schema.tool_calls import ToolCall as ToolCall
     from .seeing import batch_report as batch_report
 
     OpenAI = OpenAIBackend
@@ -75,6 +76,7 @@ __all__ = [
     "RuntimeEndpoint",
     "SamplingParams",
     "State",
+    "ToolCall",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -112,6 +114,7 @@ _LAZY = {
     "OpenAIBackend": ("backends.openai", "OpenAIBackend"),
     "Runtime": ("lazy", "Engine"),
     "RuntimeEndpoint": ("endpoint", "RuntimeEndpoint"),
+    "ToolCall": ("schema.tool_calls", "ToolCall"),
     "batch_report": ("seeing", "batch_report"),
 }
 

@@ -31,7 +31,8 @@ def check_budget(
 
     Args:
         sampling: of the request; `max_tokens=0` generates nothing, and is not looked at.
-        constraint: of the request, without what token healing puts before it.
+        constraint: of the request, without what token healing puts before it. One with `on_budget="truncate"`, where
+            "close" is the default, may take too few: its value is cut, as was said.
         vocabulary: the model's tokens.
         room: what the context leaves for the text; None: enough. Nothing at all is refused elsewhere.
         crossing: whether the first token may begin before the text (token healing).
@@ -41,7 +42,7 @@ def check_budget(
     """
     said = sampling.max_tokens
     budgets = [budget for budget in (said, room) if budget is not None and budget > 0]
-    if constraint is None or said == 0 or not budgets:
+    if constraint is None or said == 0 or not budgets or _may_be_cut(constraint):
         return
     budget = min(budgets)
     size = shortest_bytes(constraint)
@@ -63,6 +64,11 @@ def check_budget(
         f"{hint}",
         keyword="max_tokens",
     )
+
+
+def _may_be_cut(constraint: Constraint) -> bool:
+    """Whether somebody said that values may be cut, where they would end in time otherwise."""
+    return constraint.on_budget == "truncate" and constraint.kind in ("schema", "json_schema", "dtype", "tools")
 
 
 @functools.lru_cache(maxsize=512)

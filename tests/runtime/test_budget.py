@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def test_too_few_tokens_are_refused() -> None:
     with pytest.raises(ConstraintError, match=rf"max_tokens=2 .*{size} bytes, which is at least 3 tokens") as caught:
         check_budget(SamplingParams(max_tokens=2), LONG, vocabulary(b"abcd"))
     assert caught.value.keyword == "max_tokens"
+
+
+def test_a_value_that_may_be_cut_may_take_too_few() -> None:
+    check_budget(SamplingParams(max_tokens=2), replace(LONG, on_budget="truncate"), vocabulary(b"abcd"))
+    with pytest.raises(ConstraintError):  # a regex is cut unless it fits anyway: that says nothing
+        check_budget(SamplingParams(max_tokens=1), Constraint.regex("[a-z]{9}"), vocabulary(b"abcd"))
 
 
 @pytest.mark.parametrize("budget", [0, 12, None])
