@@ -172,3 +172,31 @@ def test_the_plan_of_a_step_is_that_of_the_kernel(options: dict[str, Any], monke
     starts = torch.tensor([0, *np.cumsum(q_lens)], dtype=torch.int32, device=DEVICE)
     wanted = reference.ragged_attention(q, k, v, table, rows, starts, lens, 0.3, **options)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+GPU_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", GPU_DTYPES)
+@pytest.mark.parametrize(("outs", "width"), [(6144, 4096), (4096, 14336), (1000, 576)])
+def test_linear_on_a_gpu(dtype: torch.dtype, outs: int, width: int) -> None:
+    linear = KERNELS["fixed_linear"].triton()
+    _same_in_every_batch(linear, dtype, outs, width)
+    x, weight = _random(200, width, dtype=dtype), _random(outs, width, dtype=dtype, seed=1)
+    wanted = functional.linear(x.double(), weight.double())
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(linear(x, weight).double(), wanted, atol=tolerance * width**0.5, rtol=tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", GPU_DTYPES)
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("shape", [(32, 8, 128), (9, 3, 64), (8, 1, 256), (14, 2, 80)])
+def test_attention_on_a_gpu(dtype: torch.dtype, options: dict[str, Any], shape: tuple[int, int, int]) -> None:
+    attention = KERNELS["fixed_attention"].triton()
+    _same_in_every_chunk(attention, dtype, options, shape)
+    batch = _batch([1, 90, 400, 3], [700, 90, 450, 1333], *shape, dtype)
+    wanted = reference.ragged_attention(*(t.double() if t.is_floating_point() else t for t in batch), 0.1, **options)
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(attention(*batch, 0.1, **options).double(), wanted, atol=tolerance, rtol=tolerance)
