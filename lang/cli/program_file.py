@@ -57,6 +57,8 @@ def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path} is not a Python file (its name ends in .py)")
+    if path.stem in sys.stdlib_module_names:
+        complain(f"{path} hides Python's own module {path.stem!r} from what imports that; give it another name")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` would
     sys.modules[path.stem] = module

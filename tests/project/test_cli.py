@@ -405,6 +405,15 @@ def test_with_json_what_the_program_prints_goes_elsewhere(words: list[str], prog
     assert "in the body" in err
 
 
+def test_a_file_with_the_name_of_a_module_of_python_is_told(program: str, capsys: Captured) -> None:
+    file = Path(program).rename(Path(program).with_name("turtle.py"))
+    assert cli.main(["run", f"{file}:count", "-a", "animal=cat"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "answer: four\n    legs\n"
+    assert err.startswith(f"radicel: {file} hides Python's own module 'turtle'")
+    sys.modules.pop("turtle")
+
+
 def test_a_program_that_wrote_nothing_is_told(program: str, capsys: Captured) -> None:
     assert cli.main(["run", f"{program}:silent"]) == 0
     assert capsys.readouterr() == ("", "radicel: the program wrote nothing: its body appends with `s += …`\n")
