@@ -62,7 +62,7 @@ class ClosingGrammar:
         """The outline, made once; None where the grammar has none.
 
         Args:
-            gently: leaves half of the time to other threads.
+            gently: in turns of a millisecond, between which other threads may work.
         """
         with self._lock:
             if not self._made:
@@ -260,14 +260,14 @@ class ClosingMatcher:
 
 
 def _pauses() -> Callable[[], None]:
-    """A call that now and then lets other threads have the time that was worked."""
+    """A call that now and then gives the interpreter to other threads: for a while, so that one that waits gets it."""
     began = time.thread_time()
 
     def pause() -> None:
         nonlocal began
         worked = time.thread_time() - began
         if worked > _TURN:
-            time.sleep(worked)
+            time.sleep(worked / 4)
             began = time.thread_time()
 
     return pause
