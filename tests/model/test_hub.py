@@ -284,9 +284,10 @@ def test_off_a_terminal_one_line_says_what_goes_on(home: Path, capfd: pytest.Cap
 # ---- killed, and two at once
 
 CHILD = """
-    import sys, json, time
+    import signal, sys, json, time
     from pathlib import Path
     from radicel.runtime import hub, gguf_convert
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     known = hub.KnownModel(**json.loads(sys.argv[1]))
     hub.KNOWN_MODELS["tiny"] = known
     real = gguf_convert.convert

@@ -349,6 +349,8 @@ import signal, sys, threading, time
 from radicel import function, gen
 from radicel.runtime import LocalRuntime
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+
 @function
 def slow(s, text):
     s += text + gen("a", max_tokens=400, ignore_eos=True)
