@@ -65,7 +65,8 @@ def test_large_numbers_work(rt: LocalRuntime, options: dict[str, Any]) -> None:
 
 
 def test_a_large_bias_and_penalty_do_what_they_say(rt: LocalRuntime) -> None:
-    meta = rt.generate("Hi", max_tokens=3, logit_bias={7: 1e300}, ignore_eos=True).meta
+    # Without healing, which now and then spells the end of the prompt in another way first.
+    meta = rt.generate("Hi", max_tokens=3, logit_bias={7: 1e300}, ignore_eos=True, token_healing=False).meta
     assert meta.token_ids == (7, 7, 7)
     plain = rt.generate("Hi", max_tokens=30, temperature=0, ignore_eos=True).meta.token_ids
     other = rt.generate("Hi", max_tokens=30, temperature=0, ignore_eos=True, repetition_penalty=1e300).meta.token_ids
