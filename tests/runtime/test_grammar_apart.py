@@ -27,9 +27,11 @@ BYTES = [bytes([byte]) for byte in range(256)]
 
 
 @pytest.fixture(autouse=True)
-def pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def pool() -> Iterator[None]:
     """Processes of this test alone: other tests may have left an engine open."""
-    monkeypatch.setattr(apart, "_pool", apart._Pool())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(apart, "_pool", apart._Pool())
+        yield
 
 
 @pytest.fixture
