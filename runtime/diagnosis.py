@@ -18,6 +18,7 @@ import torch
 from ..errors import RadicelError
 from ..kernels import has_triton
 from . import hub
+from .cores import usable_cores
 from .device import resolve_device
 from .kv_cache import bytes_per_slot
 from .models import model_config, resolve_dtype
@@ -120,7 +121,7 @@ def _memory_problems() -> Iterator[MachineProblem]:
 
 
 def _cpu_problems() -> Iterator[MachineProblem]:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = usable_cores()
     quota = _cpu_quota()
     cpus = allowed if quota is None else min(allowed, max(1, round(quota)))
     if torch.get_num_threads() > cpus:

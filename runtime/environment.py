@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from . import hub
+from .cores import usable_cores
 
 __all__ = ["environment"]
 
@@ -24,7 +25,7 @@ def environment() -> dict[str, Any]:
         "radicel": metadata.version("radicel"),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": usable_cores(),
     }
     facts |= {name: _version(name) for name in _PACKAGES}
     facts |= _devices()

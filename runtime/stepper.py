@@ -87,7 +87,7 @@ class Stepper:
     def step(self) -> bool:
         """Launches a step, and applies the results of the last one; False where there was nothing to do."""
         began = time.perf_counter()
-        flight, self._flight = self._flight, None
+        flight = self._take_flight()
         plan = self._plan_ahead(flight) if flight is not None else None
         done = plan.done if plan is not None else []
         if plan is None or not plan.works:
@@ -108,15 +108,19 @@ class Stepper:
 
     def drain(self) -> None:
         """Waits for the step in flight, whose results nobody wants any more."""
-        flight, self._flight = self._flight, None
+        flight = self._take_flight()
         if flight is not None:
             try:
                 flight.pending.read()
             except Exception:
                 _log.debug("the last step raised", exc_info=True)
 
-    def _land_now(self) -> None:
+    def _take_flight(self) -> _Flight | None:
         flight, self._flight = self._flight, None
+        return flight
+
+    def _land_now(self) -> None:
+        flight = self._take_flight()
         if flight is not None:
             self._land(flight)
 

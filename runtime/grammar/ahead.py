@@ -6,12 +6,12 @@ it is in, so `fill_mask` copies what was computed here side by side, outside of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from ..cores import usable_cores
 from .matcher import Mask, Matcher, mask_words
 
 __all__ = ["MaskPool"]
@@ -31,7 +31,7 @@ class MaskPool:
 
     def __init__(self, vocab_size: int, threads: int | None = None) -> None:
         self._words = mask_words(vocab_size)
-        self._threads = threads or min(_MOST_THREADS, _cores())
+        self._threads = threads or min(_MOST_THREADS, usable_cores())
         self._executor: Any = None
         self._scratch: Mask = np.empty((0, self._words), dtype=np.int32)
 
@@ -55,7 +55,3 @@ class MaskPool:
 def _state(matcher: Matcher) -> Any:
     ask = getattr(matcher, "mask_state", None)
     return ask() if ask is not None else None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

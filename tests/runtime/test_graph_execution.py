@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from radicel import assistant, function, gen, select, system, user
+from radicel import assistant, function, gen, select, user
 from radicel.errors import ContextLengthError
 from radicel.runtime import LocalRuntime
+
+from .shared_prefix_bodies import TEXT, chat, choose, forks, raw
 
 # --- random programs ------------------------------------------------------------------------------------------------
 #
@@ -200,34 +202,8 @@ def test_many_graphs_node_by_node_and_without_a_cache(runtime: Any, small: Any, 
 
 # --- leader first ---------------------------------------------------------------------------------------------------
 
-TEXT = "the inner one on the other: then the end of it. " * 6
 
-
-def raw(s: Any, i: int) -> None:
-    s += TEXT + f"number {i}:" + gen("a", max_tokens=4, token_healing=False)
-    s += " and then " + gen("b", max_tokens=4, token_healing=False)
-
-
-def chat(s: Any, i: int) -> None:
-    s += system(TEXT) + user(f"number {i}")
-    s += assistant(gen("a", max_tokens=4)) + user("and then") + assistant(gen("b", max_tokens=4))
-
-
-def tree(s: Any, i: int) -> None:
-    s += system(TEXT) + user(f"number {i}")
-    with s.fork(3) as branches:
-        for j, branch in enumerate(branches):
-            branch += user(f"way {j}") + assistant(gen("a", max_tokens=4))
-            with branch.fork(2) as twigs:
-                for k, twig in enumerate(twigs):
-                    twig += user(f"twig {k}") + assistant(gen("b", max_tokens=4))
-
-
-def choose(s: Any, i: int) -> None:
-    s += system(TEXT) + user(f"number {i}") + assistant(select("x", ["the one", "the other", "then"]))
-
-
-@pytest.mark.parametrize("body", [raw, chat, tree, choose])
+@pytest.mark.parametrize("body", [raw, chat, forks, choose])
 @pytest.mark.parametrize("chunk", [8192, 48])
 def test_a_batch_computes_each_shared_token_once(tiny_llama: Path, body: Any, chunk: int) -> None:
     p = function(body)

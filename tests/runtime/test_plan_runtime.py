@@ -7,40 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from radicel import Program, assistant, function, gen, select, system, user
+from radicel import Program, function, gen
 from radicel.runtime import LocalRuntime
 
-TEXT = "the inner one on the other: then the end of it. " * 6
+from .shared_prefix_bodies import chat, choose, forks, raw
 
 
 @pytest.fixture(scope="module")
 def runtime(tiny_llama: Path) -> Iterator[LocalRuntime]:
     with LocalRuntime(tiny_llama, device="cpu", kv_tokens=20_000, check_invariants=True) as made:
         yield made
-
-
-def raw(s: Any, i: int) -> None:
-    s += TEXT + f"number {i}:" + gen("a", max_tokens=4, token_healing=False)
-    s += " and then " + gen("b", max_tokens=4, token_healing=False)
-
-
-def chat(s: Any, i: int) -> None:
-    s += system(TEXT) + user(f"number {i}")
-    s += assistant(gen("a", max_tokens=4)) + user("and then") + assistant(gen("b", max_tokens=4))
-
-
-def forks(s: Any, i: int) -> None:
-    s += system(TEXT) + user(f"number {i}")
-    with s.fork(3) as branches:
-        for j, branch in enumerate(branches):
-            branch += user(f"way {j}") + assistant(gen("a", max_tokens=4))
-            with branch.fork(2) as twigs:
-                for k, twig in enumerate(twigs):
-                    twig += user(f"twig {k}") + assistant(gen("b", max_tokens=4))
-
-
-def choose(s: Any, i: int) -> None:
-    s += system(TEXT) + user(f"number {i}") + assistant(select("x", ["the one", "the other", "then"]))
 
 
 @pytest.mark.parametrize("body", [raw, chat, forks, choose])
