@@ -292,7 +292,7 @@ PIECES = ["Once ", "upon ", "a ", "time."]
 
 
 def test_text_iter_over_everything_and_over_one_variable(mock):
-    mock({"story": sgl.Reply(pieces=PIECES, piece_delay=0.1), "moral": "Wait."})
+    mock({"story": sgl.Reply(pieces=PIECES, piece_delay=0.01), "moral": "Wait."})
     state = story.run(hero="a hen", stream=True)
     whole = list(state.text_iter())
     assert "".join(whole) == state.text()
