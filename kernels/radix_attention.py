@@ -28,6 +28,8 @@ __all__ = ["item_rows", "radix_attention", "radix_launch"]
 
 MERGE_AT_ONCE = 8
 """Partial results that the merge loads together."""
+MERGE_HEADS = 4
+"""Query heads that a program of the merge does, a warp each."""
 
 
 @triton.jit
@@ -118,7 +120,11 @@ def _attend_item(
     tl.store(lse_ptr + number, tl.where(saw, top + tl.log2(tl.where(saw, total, 1.0)), float("-inf")), mask=merged)
 
 
-@triton.jit
+_PLAN = ["firsts_ptr", "nums_ptr", "lens_ptr", "sizes_ptr", "merges_ptr", "wide_ptr", "members_ptr", "narrow_ptr"]
+"""Parts of a plan: read number by number, and where they lie differs from plan to plan."""
+
+
+@triton.jit(do_not_specialize_on_alignment=_PLAN)
 def _radix_attention_kernel(
     q_ptr,
     k_ptr,
@@ -197,11 +203,10 @@ def _radix_attention_kernel(
         finish(DEPENDENT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["tokens_ptr", "firsts_ptr", "merges_ptr", "partials_ptr"])
 def _merge_kernel(
-    rows_ptr,
+    tokens_ptr,
     firsts_ptr,
-    nums_ptr,
     merges_ptr,
     partials_ptr,
     part_ptr,
@@ -212,40 +217,42 @@ def _merge_kernel(
     QUERIES: tl.constexpr,
     MERGES: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
+    # The plan was written before the first launch of the step, so what it says is known before the inputs are there.
+    token = tl.load(tokens_ptr + tl.program_id(0) * 2)
+    row = tl.maximum(tl.load(tokens_ptr + tl.program_id(0) * 2 + 1), 0)
+    count = tl.where(token >= 0, tl.load(merges_ptr + row), 0)
+    query = token - tl.load(firsts_ptr + row)
     await_inputs(DEPENDENT)
     finish(DEPENDENT)
-    row = tl.load(rows_ptr + tl.program_id(0))
-    head = tl.program_id(1)
-    query = tl.program_id(2)
-    if row >= 0:
-        count = tl.load(merges_ptr + row)
-        first = tl.load(firsts_ptr + row)
-        num = tl.load(nums_ptr + row)
-        if (count > 1) & (first >= 0) & (query < num):
-            dims = tl.arange(0, BLOCK_D)
-            acc = tl.zeros([BLOCK_D], dtype=tl.float32)
-            top = float("-inf")
-            total = 0.0
-            for i in range(0, count, BLOCK):
-                at = i + tl.arange(0, BLOCK)
-                number = tl.load(partials_ptr + row * MERGES + at, mask=at < count, other=0)
-                place = (number.to(tl.int64) * QUERIES + query) * HEADS + head
-                lse = tl.load(lse_ptr + place, mask=at < count, other=float("-inf"))
-                inside = (at < count)[:, None] & (dims < DIM)[None, :]
-                part = tl.load(part_ptr + (place * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
-                new_top = tl.maximum(top, tl.max(lse, 0))
-                base = tl.where(new_top == float("-inf"), 0.0, new_top)
-                weight = tl.exp2(lse - base)
-                shrink = tl.exp2(top - base)
-                acc = acc * shrink + tl.sum(weight[:, None] * part, 0)
-                total = total * shrink + tl.sum(weight, 0)
-                top = new_top
-            out = acc / total
-            place = ((first + query).to(tl.int64) * HEADS + head) * DIM
-            tl.store(out_ptr + place + dims, out.to(out_ptr.dtype.element_ty), mask=dims < DIM)
+    if count > 1:
+        heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+        dims = tl.arange(0, BLOCK_D)
+        acc = tl.zeros([BLOCK_H, BLOCK_D], dtype=tl.float32)
+        top = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
+        total = tl.zeros([BLOCK_H], dtype=tl.float32)
+        for i in range(0, count, BLOCK):
+            at = i + tl.arange(0, BLOCK)
+            number = tl.load(partials_ptr + row * MERGES + at, mask=at < count, other=0)
+            place = ((number.to(tl.int64) * QUERIES + query) * HEADS)[:, None] + heads[None, :]
+            there = (at < count)[:, None] & (heads < HEADS)[None, :]
+            lse = tl.load(lse_ptr + place, mask=there, other=float("-inf"))
+            inside = there[:, :, None] & (dims < DIM)[None, None, :]
+            part = tl.load(part_ptr + (place * DIM)[:, :, None] + dims[None, None, :], mask=inside, other=0.0)
+            new_top = tl.maximum(top, tl.max(lse, 0))
+            base = tl.where(new_top == float("-inf"), 0.0, new_top)
+            weight = tl.exp2(lse - base[None, :])
+            shrink = tl.exp2(top - base)
+            acc = acc * shrink[:, None] + tl.sum(weight[:, :, None] * part, 0)
+            total = total * shrink + tl.sum(weight, 0)
+            top = new_top
+        out = acc / total[:, None]
+        place = (token.to(tl.int64) * HEADS + heads)[:, None] * DIM + dims[None, :]
+        inside = (heads < HEADS)[:, None] & (dims < DIM)[None, :]
+        tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def radix_attention(
@@ -305,12 +312,14 @@ def radix_launch(
         torch.empty((numbers, dim), dtype=torch.float32, device=q.device),
         torch.empty(numbers, dtype=torch.float32, device=q.device),
     )
-    rows = len(plan["rows"])
+    tokens = len(plan["tokens"])
     narrow_m = padded(group * queries, 16)
-    wide_m = padded(min(members, rows) * group * queries, 16)
+    wide_m = padded(members * group * queries, 16)
     kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 1), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 2)]
-    if rows <= blocks.fused_rows:
-        kinds = [(wide_m, narrow_m, blocks.both, 2, 0)]
+    if tokens <= blocks.fused_rows:
+        # Two sizes of a wide tile and no more: each is a kernel to compile.
+        most = min(4, blocks.fused_rows) if tokens <= 4 else blocks.fused_rows
+        kinds = [(padded(min(members, most) * group * queries, 16), narrow_m, blocks.both, 2, 0)]
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
@@ -361,10 +370,10 @@ def radix_launch(
 def _launch_merge(
     plan: dict[str, torch.Tensor], scratch: _Scratch, out: torch.Tensor, heads: int, queries: int
 ) -> None:
-    _merge_kernel[(len(plan["rows"]), heads, queries)](
-        plan["rows"],
+    at_once = padded(min(heads, MERGE_HEADS))
+    _merge_kernel[(len(plan["tokens"]), triton.cdiv(heads, at_once))](
+        plan["tokens"],
         plan["firsts"],
-        plan["nums"],
         plan["merges"],
         plan["partials"],
         scratch.part,
@@ -375,7 +384,8 @@ def _launch_merge(
         QUERIES=queries,
         MERGES=plan["partials"].shape[1],
         BLOCK=MERGE_AT_ONCE,
+        BLOCK_H=at_once,
         BLOCK_D=padded(out.shape[2], 16),
-        num_warps=1,
+        num_warps=at_once,
         **early_options(out.device),
     )

@@ -125,7 +125,7 @@ def attend_seen_by_all(
     return acc, top, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "lens_ptr", "tiles_ptr"])
 def _ragged_attention_kernel(
     q_ptr,
     k_ptr,

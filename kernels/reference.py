@@ -235,7 +235,7 @@ def radix_attention(
             found = _attend(mine, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)
             assert (row, number + k) not in partials, "a partial result is computed twice"
             partials[row, number + k] = found
-    for row in [row for row in plan["rows"].tolist() if row >= 0 and firsts[row] >= 0]:
+    for row in dict.fromkeys(row for _, row in plan["tokens"].tolist() if row >= 0 and firsts[row] >= 0):
         listed = plan["partials"][row, : int(plan["merges"][row])].tolist()
         parts = [partials.pop((row, number)) for number in listed]
         lse = torch.stack([part[1] for part in parts])

@@ -36,8 +36,8 @@ _log = logging.getLogger("radicel")
 class FixedAttention(Attention, Protocol):
     """An `Attention` whose metadata can stay where a graph expects it."""
 
-    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> Any:
-        """Metadata for up to `num_seqs` sequences of at most `queries` tokens, at addresses that stay."""
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1) -> Any:
+        """Metadata for up to `num_tokens` tokens, at most `queries` of a sequence, at addresses that stay."""
         ...
 
     def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:

@@ -77,9 +77,9 @@ class _Plan:
         size = self.planner.layout.size if self.planner.changed else self.planner.layout.step_size
         self.buffer[:size].copy_(upload(self.planner.buffer[:size].copy(), self.buffer.device), non_blocking=True)
 
-    def first_rows(self, count: int) -> dict[str, Tensor]:
-        """The parts, for a step of at most `count` sequences."""
-        return {**self.parts, "rows": self.parts["rows"][:count]}
+    def first_tokens(self, count: int) -> dict[str, Tensor]:
+        """The parts, for a step of at most `count` tokens."""
+        return {**self.parts, "tokens": self.parts["tokens"][:count]}
 
 
 def create(
@@ -134,9 +134,9 @@ class TritonAttention:
         """Plans a step for the graph that was captured with `fixed_meta` of as many queries."""
         self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table)
 
-    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> TritonMeta:
-        """What to capture a graph with: steps of up to `num_seqs` sequences with at most `queries` tokens each."""
-        return TritonMeta(page_table, None, ((queries, self._plan(queries, page_table).first_rows(num_seqs)),))
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1) -> TritonMeta:
+        """What to capture a graph with: steps of up to `num_tokens` tokens, at most `queries` of a sequence."""
+        return TritonMeta(page_table, None, ((queries, self._plan(queries, page_table).first_tokens(num_tokens)),))
 
     def attend(
         self,
@@ -171,14 +171,14 @@ class TritonAttention:
         chains = None if batch.chains is None else [batch.chains[i] for i in mine.tolist()]
         plan.planner.update(batch.rows[mine], starts[mine], batch.q_lens[mine], batch.kv_lens[mine], chains)
         plan.send()
-        return plan.first_rows(len(mine))
+        return plan.first_tokens(int(batch.q_lens[mine].sum()))
 
     def _plan(self, queries: int, page_table: Tensor) -> _Plan:
         if queries not in self._plans:
             rows = page_table.shape[0]
             members = item_rows(self._group, self._head_dim, self._dtype, queries)
             layout = RadixLayout(
-                steps=rows,
+                tokens=rows * queries,
                 rows=rows,
                 wide=max(8, PARTIALS // queries // members),
                 members=members,
