@@ -99,7 +99,7 @@ WIDEST_HELD = 8192
 _FEW = Blocks(128, 64, 8, 5)
 RAGGED: dict[tuple[int, int], tuple[Blocks, Blocks]] = {
     (2, 64): (_FEW, _FEW),
-    (2, 128): (Blocks(128, 32, 8, 5, registers=128), _FEW),
+    (2, 128): (Blocks(128, 64, 8, 2, registers=128), _FEW),
     (2, 256): (Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
     (4, 64): (Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),
     (4, 128): (Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2)),

@@ -317,8 +317,8 @@ def radix_launch(
     wide_m = padded(members * group * queries, 16)
     kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 1), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 2)]
     if tokens <= blocks.fused_rows:
-        # Two sizes of a wide tile and no more: each is a kernel to compile.
-        most = min(4, blocks.fused_rows) if tokens <= 4 else blocks.fused_rows
+        # Few sizes of the wide tile, for each is a kernel to compile; small where next to nothing can be shared.
+        most = 4 if queries == 1 and tokens <= 4 else blocks.fused_rows
         kinds = [(padded(min(members, most) * group * queries, 16), narrow_m, blocks.both, 2, 0)]
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](

@@ -182,6 +182,8 @@ def ragged_attention(
     starts = q_starts.tolist()
     for b, (row, kv_len) in enumerate(zip(rows.tolist(), kv_lens.tolist())):
         queries = q[starts[b] : starts[b + 1]]
+        if not len(queries):
+            continue
         slots = page_table[row, :kv_len].long()
         limits = torch.arange(kv_len - len(queries), kv_len, device=q.device) + 1
         positions = torch.arange(kv_len, device=q.device)

@@ -186,16 +186,17 @@ class Scheduler:
     def _plan_decodes(self, plan: Plan) -> None:
         """One token of each decoding row, and further forced ones within the budget.
 
+        A long run of one row would hold up the others, so beside these it takes several steps.
+
         Where slots run out, the least important sequences are preempted, prefills included, until the rest fits.
         """
+        decoding = [seq for seq in self.running if seq.pos >= seq.prefill_end and seq.target() > seq.pos]
+        most = self.config.forced_chunk if len(decoding) > 1 else self.config.prefill_chunk
         counts: list[int] = []
-        decoding: list[Sequence] = []
-        for seq in self.running:
-            if seq.pos >= seq.prefill_end and seq.target() > seq.pos:
-                count = min(seq.target() - seq.pos, plan.budget + 1) if self.config.forced_runs else 1
-                plan.budget -= count - 1
-                decoding.append(seq)
-                counts.append(count)
+        for seq in decoding:
+            count = min(seq.target() - seq.pos, plan.budget + 1, most) if self.config.forced_runs else 1
+            plan.budget -= count - 1
+            counts.append(count)
         wanted = sum(counts)
         while wanted > self.placement.available:
             victim = self.running[-1]
