@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from . import reference_fixed
 from .launch import RAGGED, padded, supported
-from .ragged_attention import attend_block
+from .ragged_attention import attend_block, load_slots
 
 __all__ = ["fixed_attention", "fixed_tiles", "tile_positions"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "lens_ptr", "tiles_ptr"])
 def _fixed_attention_kernel(
     q_ptr,
     k_ptr,
@@ -77,8 +77,9 @@ def _fixed_attention_kernel(
         begin = tl.maximum(first - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
     stop = tl.minimum(kv_len, first + QUERIES)
     for n in range(begin, stop, BLOCK_N):
+        slots = load_slots(slots_ptr, n, stop, BLOCK_N)
         acc, top, total = attend_block(
-            q, acc, top, total, n, stop, position + 1, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+            q, acc, top, total, n, stop, position + 1, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
             BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
         )  # fmt: skip
     out = acc / total[:, None]

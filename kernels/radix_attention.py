@@ -22,7 +22,7 @@ import triton.language as tl
 from . import reference
 from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, supported
 from .programs import BEGIN_INSIDE, await_inputs, finish, let_next_begin
-from .ragged_attention import attend_block, attend_seen_by_all
+from .ragged_attention import attend_block, attend_seen_by_all, load_slots
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
 
@@ -104,8 +104,9 @@ def _attend_item(
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
+            slots = load_slots(slots_ptr, n, stop, BLOCK_N)
             acc, top, total = attend_block(
-                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
                 BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
             )  # fmt: skip
 

@@ -18,7 +18,14 @@ import triton.language as tl
 from . import reference
 from .launch import RAGGED, Blocks, multiprocessors, padded, supported
 
-__all__ = ["attend_block", "attend_seen_by_all", "query_tiles", "ragged_attention", "ragged_launch", "tile_queries"]
+__all__ = ["attend_block", "attend_seen_by_all", "load_slots", "query_tiles", "ragged_attention", "ragged_launch", "tile_queries"]
+
+
+@triton.jit
+def load_slots(slots_ptr, first, stop, BLOCK_N: tl.constexpr):
+    """The slots of positions first .. first + BLOCK_N of a row, 0 for those from `stop` on."""
+    positions = first + tl.arange(0, BLOCK_N)
+    return tl.load(slots_ptr + positions, mask=positions < stop, other=0)
 
 
 @triton.jit
@@ -33,7 +40,7 @@ def attend_block(
     kv_head,
     k_ptr,
     v_ptr,
-    slots_ptr,
+    slots,
     slot_stride,
     scale,
     softcap,
@@ -45,17 +52,13 @@ def attend_block(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Goes on over positions first .. first + BLOCK_N of a row of slots; (acc, top, total) are the running sums.
+    """Goes on over positions first .. first + BLOCK_N, which lie at `slots`; (acc, top, total) are the running sums.
 
     `scale`, above 0, is in units of log2; row m sees the positions below limits[m], as far as they are below `stop`.
     """
     positions = first + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
-    if MASKED:
-        slots = tl.load(slots_ptr + positions, mask=positions < stop, other=0).to(tl.int64)
-    else:
-        slots = tl.load(slots_ptr + positions).to(tl.int64)
-    places = slots * slot_stride + kv_head * DIM
+    places = slots.to(tl.int64) * slot_stride + kv_head * DIM
     if DIM == BLOCK_D:
         keys = tl.load(k_ptr + places[None, :] + dims[:, None])
     else:
@@ -114,14 +117,19 @@ def attend_seen_by_all(
     """`attend_block` over whole blocks of positions first .. end that every row sees.
 
     The loop stands in a condition that says that it runs: a loop that may not run would set the sums while products
-    still go on in them, and then the compiler waits for each product in turn.
+    still go on in them, and then the compiler waits for each product in turn. Each round loads the slots of the next:
+    keys whose place is known when a round begins are fetched as many rounds ahead as there are stages, and with places
+    that are loaded in the same round it would be half as many.
     """
     if first < end:
+        slots = load_slots(slots_ptr, first, stop, BLOCK_N)
         for n in range(first, end, BLOCK_N):
+            next_slots = load_slots(slots_ptr, n + BLOCK_N, stop, BLOCK_N)
             acc, top, total = attend_block(
-                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
                 BLOCK_N, BLOCK_D, DIM, False, 0, SOFTCAP, PRECISION,
             )  # fmt: skip
+            slots = next_slots
     return acc, top, total
 
 
@@ -186,8 +194,9 @@ def _ragged_attention_kernel(
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
+            slots = load_slots(slots_ptr, n, stop, BLOCK_N)
             acc, top, total = attend_block(
-                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
                 BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
             )  # fmt: skip
     out = acc / total[:, None]
