@@ -108,7 +108,7 @@ def fixed_attention(
     heads, dim = q.shape[1:]
     kv_heads = k_cache.shape[1]
     group = heads // kv_heads
-    blocks = RAGGED[q.element_size(), padded(dim, 64)][1]
+    blocks = RAGGED[q.element_size(), padded(dim, 64)].few
     if tiles is None:
         lens = kv_lens.cpu().numpy()
         listed = fixed_tiles(lens - np.diff(q_starts.cpu().numpy()), lens, tile_positions(group, dim, q.dtype))
@@ -148,7 +148,7 @@ def fixed_attention(
 
 def tile_positions(group: int, head_dim: int, dtype: torch.dtype) -> int:
     """Positions of one tile, for `fixed_tiles`."""
-    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)][1].m, padded(group, 16)) // group
+    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)].few.m, padded(group, 16)) // group
 
 
 def fixed_tiles(firsts: NDArray[np.int32], ends: NDArray[np.int32], per_tile: int) -> NDArray[np.int32]:

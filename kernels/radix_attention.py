@@ -64,6 +64,7 @@ def _attend_item(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -100,7 +101,7 @@ def _attend_item(
         masked_from = start + tl.maximum(seen_by_all - start, 0) // BLOCK_N * BLOCK_N
         acc, top, total = attend_seen_by_all(
             q, acc, top, total, start, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
-            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION,
+            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD,
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
@@ -161,6 +162,7 @@ def _radix_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -187,7 +189,7 @@ def _radix_attention_kernel(
                     wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
                     table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
-                    WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
+                    WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
@@ -196,7 +198,7 @@ def _radix_attention_kernel(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
                     v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
-                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
     if ORDER != 1:
         await_inputs(DEPENDENT)  # also where there was nothing to do
@@ -357,6 +359,7 @@ def radix_launch(
             WINDOW=window,
             SOFTCAP=softcap > 0,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            AHEAD=tile.ahead,
             num_warps=tile.warps,
             num_stages=tile.stages,
             ORDER=order,

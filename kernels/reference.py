@@ -154,6 +154,7 @@ def ragged_attention(
     softcap: float = 0.0,
     tiles: Tensor | None = None,
     out: Tensor | None = None,
+    long: bool = False,
 ) -> Tensor:
     """Causal attention of a ragged batch over the page table: softmax(scale · q·Kᵀ)·V for each query and head.
 
@@ -174,6 +175,7 @@ def ragged_attention(
         tiles: int32 [N, 2], sequence and first query of each tile of work (for a kernel; `q_starts` says as much).
             Queries of no tile may be left unwritten by a kernel.
         out: [T, heads, d], changed; a new tensor without it.
+        long: whether a query sees thousands of positions (for a kernel to choose its tiles by).
 
     Returns:
         `out`, in the dtype of `q`.

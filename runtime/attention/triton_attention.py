@@ -34,6 +34,8 @@ PARTIALS = 4096
 """Partial results that shared items may have, and narrow ones beyond two for each row, in one plan."""
 MERGES = 64
 """Most partial results of a row."""
+LONG = 4096
+"""Positions that a query of the long rows sees on average from which on tiles for long contexts are faster."""
 FIXED_TOKENS = 512
 """Most tokens of a step with many tokens a row whose metadata stay where they are."""
 FIXED_ROWS = 64
@@ -44,12 +46,13 @@ SOON_READ = 2048
 
 @dataclass(frozen=True)
 class Ragged:
-    """The long rows of a step: arguments of `ragged_attention`, int32 on the device."""
+    """The long rows of a step: arguments of `ragged_attention`, int32 on the device, and whether they see much."""
 
     rows: Tensor
     starts: Tensor
     lens: Tensor
     tiles: Tensor
+    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,9 @@ class TritonAttention:
             mine = np.flatnonzero(kinds == queries)
             plans.append((queries, self._planned(queries, batch, starts, mine, page_table)))
         long_rows = np.flatnonzero(kinds == 0)
-        return TritonMeta(page_table, self._ragged_of(batch, starts, long_rows) if len(long_rows) else None, tuple(plans))
+        return TritonMeta(
+            page_table, self._ragged_of(batch, starts, long_rows) if len(long_rows) else None, tuple(plans)
+        )
 
     def takes_fixed(self, batch: StepBatch, queries: int) -> bool:
         """Whether a step may be replayed: with `queries` of 0, where its short rows are not too many and not too long
@@ -224,7 +229,7 @@ class TritonAttention:
             part = meta.ragged
             self._ragged(
                 q, layer_k, layer_v, meta.page_table, part.rows, part.starts, part.lens, scale, tiles=part.tiles,
-                **options,
+                long=part.long, **options,
             )  # fmt: skip
         return out
 
@@ -255,11 +260,13 @@ class TritonAttention:
         return self._plans[queries]
 
     def _ragged_of(self, batch: StepBatch, starts: NDArray[np.int32], long_rows: NDArray[np.intp]) -> Ragged:
-        tiles = self._tiles(batch, long_rows)
-        sent = upload_together(
-            (batch.rows, np.append(starts, np.int32(batch.num_tokens)), batch.kv_lens, tiles), self.device
+        rows, begins, lens, tiles = upload_together(
+            (batch.rows, np.append(starts, np.int32(batch.num_tokens)), batch.kv_lens, self._tiles(batch, long_rows)),
+            self.device,
         )
-        return Ragged(*sent)
+        counts = batch.q_lens[long_rows].astype(np.int64)
+        seen = int(((batch.kv_lens[long_rows] - counts // 2) * counts).sum())
+        return Ragged(rows, begins, lens, tiles, long=seen > LONG * int(counts.sum()))
 
     def _tiles(self, batch: StepBatch, long_rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """[N, 2], sequence and first query of each tile of these rows."""

@@ -35,10 +35,10 @@ def test_linear_blocks_fit_every_shape(dtype: torch.dtype, count: int, width: in
 
 
 def test_prefill_tiles_hold_the_same_queries_however_many_there_are() -> None:
-    for (size, dim), (many, few) in RAGGED.items():
-        assert many.m == few.m
+    for (size, dim), blocks in RAGGED.items():
+        assert blocks.many.m == blocks.few.m == blocks.long.m
         dtype = {2: torch.float16, 4: torch.float32}[size]
-        assert tile_queries(1, dim, dtype) == many.m
+        assert tile_queries(1, dim, dtype) == blocks.many.m
         assert padded(dim, 64) == dim
     assert RAGGED.keys() == RADIX.keys()
 
