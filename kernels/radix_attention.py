@@ -26,10 +26,10 @@ from .ragged_attention import attend_block, attend_seen_by_all, load_slots
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
 
-MERGE_AT_ONCE = 8
+MERGE_AT_ONCE = 4
 """Partial results that the merge loads together."""
-MERGE_HEADS = 4
-"""Query heads that a program of the merge does, a warp each."""
+MERGE_HEADS = 1
+"""Query heads that a program of the merge does, a warp each: more were slower, since a program then held more registers."""
 
 
 @triton.jit

@@ -38,7 +38,7 @@ LONG = 4096
 """Positions that a query of the long rows sees on average from which on tiles for long contexts are faster."""
 FIXED_TOKENS = 512
 """Most tokens of a step with many tokens a row whose metadata stay where they are."""
-FIXED_ROWS = 64
+FIXED_ROWS = 32
 """Most sequences of a step with many tokens a row whose metadata stay where they are."""
 SOON_READ = 2048
 """Positions of a row with few tokens that one program reads about as fast as the items of a plan would be read."""
