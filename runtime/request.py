@@ -211,6 +211,7 @@ class Sequence:
     first_token_at: float | None = field(default=None, init=False)
     tokens: TokenBuffer = field(init=False, repr=False)
     cancelled: bool = field(default=False, init=False)
+    checked: bool = field(default=False, init=False)
     max_len: int = field(default=0, init=False)
     arrival: int = field(default=-1, init=False)
     rank: tuple[int, int] = field(default=(-1, 0), init=False)

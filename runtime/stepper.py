@@ -145,9 +145,7 @@ class Stepper:
         if flight is not None:
             self._land(flight)
         # Fills masks while the device works.
-        samples, sampled = build_samples(
-            plan.works, self._runner, self._fail, self._masks.compute, self._settings
-        )
+        samples, sampled = build_samples(plan.works, self._runner, self._fail, self._masks.compute, self._settings)
         pending = self._runner.sample(output, samples)
         self._flight = _Flight(plan, sampled, pending, launched, cpu_s, self._rested)
         self._counters.steps += 1
