@@ -1,7 +1,7 @@
 """What launching a Triton kernel needs to know: device facts, padded sizes, and the block sizes measured best.
 
 In: shapes, dtypes, a device. Out: integers for a launch. The block sizes in `RAGGED` and `RADIX` were chosen from the
-table that `examples/bench/kernels.py` prints.
+table that `examples/bench/kernel_times.py` prints.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: one NVIDIA GPU, `compute-sanitizer` on the PATH or under CUDA_HOME. Out: what each tool found, exit code 1 if that
 is anything.
 
-    python examples/bench/kernels_sanitize.py [--tools memcheck,racecheck]
+    python examples/bench/kernel_sanitize.py [--tools memcheck,racecheck]
 
 The kernels are compiled by a run without a tool first. PyTorch's allocator hands out parts of large blocks, which hides
 what runs over an end, so every tensor gets a block of its own (PYTORCH_NO_CUDA_MEMORY_CACHING).

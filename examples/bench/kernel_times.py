@@ -2,7 +2,7 @@
 
 In: one NVIDIA GPU. Out: tables, and JSON in the folder `--out` (by default $OUT, else docs/benchmarks).
 
-    python examples/bench/kernels.py [--parts checks,linear,step,decode,crossover,prefill,sampling,small] [--out FOLDER]
+    python examples/bench/kernel_times.py [--parts checks,linear,step,experts,…] [--out FOLDER]
 
 Compiling takes longer than measuring, so `--shards` processes first run every check and every candidate once; Triton
 keeps what they compiled. Times are medians of CUDA-graph replays over several caches in turn. Floors: bytes over the
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from kernel_cases import VOCAB, Decode, Prefill, plan_of, prefill, random, sampling_inputs, shared_prefixes
 from kernel_checks import attention_checks, small_checks
-from kernels_linear import linear_part, step_part
+from kernel_linear import linear_part, step_part
 from radicel.kernels import KERNELS, reference
 from radicel.kernels.launch import RADIX, Blocks, RadixBlocks
 from radicel.kernels.radix_attention import radix_launch
