@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 from kernel_cases import VOCAB, Decode, Prefill, plan_of, prefill, random, sampling_inputs, shared_prefixes
-from kernel_checks import attention_checks, small_checks
+from kernel_checks import attention_checks, expert_checks, small_checks
+from kernel_experts import experts_part
 from kernel_linear import linear_part, step_part
 from radicel.kernels import KERNELS, reference
 from radicel.kernels.launch import RADIX, Blocks, RadixBlocks
@@ -299,13 +300,14 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "prefill": prefill_part,
     "sampling": sampling_part,
     "small": small_part,
+    "experts": experts_part,
     "crossover": crossover_part,
 }
 
 
 def run_checks(bench: Bench, match: str) -> None:
     """Every check of this shard whose name holds `match`."""
-    for checks in (attention_checks(), small_checks()):
+    for checks in (attention_checks(), small_checks(), expert_checks()):
         for name, run, tolerance in checks:
             if match in name:
                 bench.check(name, run, tolerance)
@@ -329,7 +331,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             of_case = {row["variant"]: row["us"] for row in mine if row["case"] == case}
             floor = next(row["floor_us"] for row in mine if row["case"] == case)
             print(f"{case:24} {floor:7.1f} {of_case.get('triton', -1):8.1f} {of_case.get('torch', -1):8.1f}")
-    for part, best_of in (("prefill", 4), ("decode", 4), ("linear", 4), ("step", 8)):
+    for part, best_of in (("prefill", 4), ("decode", 4), ("linear", 4), ("step", 8), ("experts", 9)):
         mine = sorted((row for row in rows if row["part"] == part), key=lambda row: row["us"])
         print(f"\n== {part}: us, floor us, ratio, variant" if mine else "")
         for case in dict.fromkeys(row["case"] for row in rows if row["part"] == part):
