@@ -1,8 +1,8 @@
 """Mixtures of experts at published shapes, one layer: a part of `kernel_times.py`.
 
 In: a `Bench`. Out: its rows: every way to compute the experts of 1 to 2,048 tokens, and the launches before them. The
-floor is reading once the matrices of every expert that a token chose, or the products. Layers are taken in turn, more than the cache
-holds.
+floor is reading once the matrices of every expert that a token chose, or the products. Choices are taken in turn, which
+read more than the cache holds.
 """
 
 from __future__ import annotations
