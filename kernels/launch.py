@@ -1,7 +1,7 @@
 """What launching a Triton kernel needs to know: device facts, padded sizes, and the block sizes measured best.
 
 In: shapes, dtypes, a device. Out: integers for a launch. The block sizes in `RAGGED` and `RADIX` were chosen from the
-table that `examples/bench/kernels.py` prints.
+table that `examples/bench/kernel_times.py` prints.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ __all__ = [
     "MOST_ROWS",
     "RADIX",
     "RAGGED",
+    "TOKEN_EXPERTS",
     "Blocks",
     "LinearBlocks",
     "RadixBlocks",
     "RaggedBlocks",
+    "TokenExperts",
     "early_options",
     "linear_blocks",
     "multiprocessors",
@@ -109,6 +111,25 @@ class LinearBlocks:
     programs: int = 0
 
 
+@dataclass(frozen=True)
+class TokenExperts:
+    """The two launches of `token_experts`.
+
+    Attributes:
+        gate_n: pairs of rows of gate and up that a program reads at once.
+        gate_warps, gate_programs: of a program, and programs of a multiprocessor.
+        down_n, down_k: outputs that a program gives, and columns that it reads at once.
+        down_warps: of a program.
+    """
+
+    gate_n: int
+    gate_warps: int
+    gate_programs: int
+    down_n: int
+    down_k: int
+    down_warps: int
+
+
 MOST_ROWS = 16
 """Rows up to which a linear layer is bound by its weights for certain."""
 WIDEST_HELD = 8192
@@ -135,6 +156,12 @@ RADIX: dict[tuple[int, int], RadixBlocks] = {
     (4, 256): RadixBlocks(Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), 1, 1, 8),
 }
 """(bytes of a number, padded head dim) → blocks of `radix_attention`."""
+
+TOKEN_EXPERTS: dict[int, TokenExperts] = {
+    2: TokenExperts(1, 4, 4, 4, 1024, 4),
+    4: TokenExperts(1, 8, 2, 2, 1024, 4),
+}
+"""Bytes of a number → blocks of `token_experts`."""
 
 
 def padded(size: int, least: int = 1) -> int:

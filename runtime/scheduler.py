@@ -191,9 +191,7 @@ class Scheduler:
         Where slots run out, the least important sequences are preempted, prefills included, until the rest fits.
         """
         wanting = [
-            (seq, more)
-            for seq in self.running
-            if seq.pos >= seq.prefill_end and (more := seq.target() - seq.pos) > 0
+            (seq, more) for seq in self.running if seq.pos >= seq.prefill_end and (more := seq.target() - seq.pos) > 0
         ]
         most = self.config.forced_chunk if len(wanting) > 1 else self.config.prefill_chunk
         decoding = [seq for seq, _ in wanting]

@@ -1,4 +1,4 @@
-"""Inputs for `kernels.py`: caches, page tables and plans of the shapes that structured programs make.
+"""Inputs for `kernel_times.py`: caches, page tables and plans of the shapes that structured programs make.
 
 In: a shape in words. Out: tensors on the device, and the fewest bytes and operations that the work takes.
 """
