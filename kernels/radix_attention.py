@@ -29,7 +29,7 @@ __all__ = ["item_rows", "radix_attention", "radix_launch"]
 MERGE_AT_ONCE = 4
 """Partial results that the merge loads together."""
 MERGE_HEADS = 1
-"""Query heads that a program of the merge does, a warp each: more were slower, since a program then held more registers."""
+"""Query heads that a program of the merge does, a warp each. More were slower: fewer programs then run side by side."""
 
 
 @triton.jit
