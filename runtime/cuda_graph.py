@@ -2,8 +2,8 @@
 
 In: a step in which every sequence has a few new tokens (decode rows, forced runs, drafts), or that has few tokens in
 all (the end of a prompt of which the rest is cached). Out: hidden states of its tokens, and logits where every
-sequence has a few, from a graph captured for the next larger number of them. What a graph reads lies at fixed addresses:
-inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and page table in
+sequence has a few, from a graph captured for the next larger number of them. What a graph reads lies at fixed
+addresses: inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and page table in
 the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no plan.
 """
 
