@@ -81,6 +81,11 @@ class Stepper:
         self._rested = True
 
     @property
+    def is_in_flight(self) -> bool:
+        """Whether a step was launched and not read."""
+        return self._flight is not None
+
+    @property
     def in_flight(self) -> frozenset[Sequence]:
         """The sequences of the step that was launched and not read, if there is one."""
         return frozenset(work.seq for work in self._flight.plan.works) if self._flight is not None else frozenset()
