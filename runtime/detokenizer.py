@@ -74,6 +74,8 @@ class TextStream:
         self._border_chars = [0]
         self._num_ids = 0
         self._finished = False
+        self._unread: list[int] = []  # ids whose text nobody has asked for
+        self.can_stop = bool(stop or stop_regex)
         self.num_healed = 0
         self.replaced: tuple[int, ...] = ()
         self.num_hidden = 0
@@ -81,6 +83,7 @@ class TextStream:
     @property
     def text(self) -> str:
         """The text so far, as far as it was given out."""
+        self._read()
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
@@ -94,6 +97,36 @@ class TextStream:
         """Takes the next id; True where a stop now ends the text (later ids change nothing)."""
         if self._finished or self._stops.matched is not None:
             return self._stops.matched is not None
+        if self._can_wait():
+            self._unread.append(token_id)
+            return False
+        self._take(token_id)
+        return self._stops.matched is not None
+
+    def _can_wait(self) -> bool:
+        """Whether it makes no difference when the next id is read: nobody listens, no stop can end the text."""
+        return self._on_text is None and not self.can_stop and not self._drop_space
+
+    def _read(self) -> None:
+        """Reads the ids that could wait: at once where they are whole characters, else one after the other."""
+        unread, self._unread = self._unread, []
+        shown = [i for i in unread if not (self._skip_special and self._tokenizer.is_special(i))]
+        data = b"".join(map(self._tokenizer.token_bytes, shown))
+        try:
+            text = data.decode() if not self._decoder.getstate()[0] else None
+        except UnicodeDecodeError:
+            text = None
+        if text is None:
+            for token_id in unread:
+                self._take(token_id)
+        elif unread:
+            self._num_ids += len(unread)
+            self._num_chars += len(text)
+            self._border_ids.append(self._num_ids)
+            self._border_chars.append(self._num_chars)
+            self._give(self._stops.feed(text))
+
+    def _take(self, token_id: int) -> None:
         text = self._decode(token_id)
         self._num_ids += 1
         self._num_chars += len(text)
@@ -103,11 +136,11 @@ class TextStream:
         if text:
             early = self._num_ids - self.num_healed <= self._min_tokens
             self._give(self._stops.skip(text) if early else self._stops.feed(text))
-        return self._stops.matched is not None
 
     def finish(self) -> None:
         """No more ids come: what was held back for a stop is given out, an unfinished character is dropped."""
         if not self._finished:
+            self._read()
             self._finished = True
             self._give(self._stops.finish())
 

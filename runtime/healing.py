@@ -184,6 +184,10 @@ class HealedStream(TextStream):
         return self._left
 
     @override
+    def _can_wait(self) -> bool:
+        return False  # how much of the prefix is spelled is asked after every id
+
+    @override
     def _bytes(self, token_id: int) -> bytes:
         data = super()._bytes(token_id)
         if self._left == 0:
