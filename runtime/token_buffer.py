@@ -1,6 +1,6 @@
 """The ids of one sequence as an array that grows in place.
 
-In: a prompt as a list, then one id at a time. Out: int32 views of any stretch, made without copying or scanning.
+In: a prompt as a list, then ids as they come. Out: int32 views of any stretch, made without copying or scanning.
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ class TokenBuffer:
             self._data = np.concatenate([self._data, np.empty_like(self._data)])
         self._data[self._length] = token_id
         self._length += 1
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Adds several ids."""
+        end = self._length + len(ids)
+        while end > len(self._data):
+            self._data = np.concatenate([self._data, np.empty_like(self._data)])
+        self._data[self._length : end] = ids
+        self._length = end
 
     def view(self, start: int, end: int) -> NDArray[np.int32]:
         """The ids at [start, end), as a view that later appends leave as it is."""
