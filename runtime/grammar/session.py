@@ -105,6 +105,11 @@ class Session:
             self._keep_whole(row, self._held[1])
         self._check_alive(None if row.any() else "it allows no token although the text is not finished")
 
+    def fill_whole_mask(self, row: Mask) -> None:
+        """Writes the same without regard to bytes that were held back: every token that the grammar allows."""
+        self._held = None
+        self.fill_mask(row)
+
     def mask_state(self) -> Any:
         """The engine's state whose mask `fill_mask` will want; None where that needs no engine (`ahead.py`)."""
         return None if self._ended else self._core.mask_state()
