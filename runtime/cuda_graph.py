@@ -1,8 +1,9 @@
 """Short steps replayed as CUDA graphs: one launch for all layers instead of hundreds.
 
-In: a step in which every sequence has a few new tokens: decode rows, forced runs, drafts. Out: hidden states and logits
-of its tokens, from a graph captured for the next larger number of them. What a graph reads lies at fixed addresses:
-inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and page table in
+In: a step in which every sequence has a few new tokens (decode rows, forced runs, drafts), or that has few tokens in
+all (the end of a prompt of which the rest is cached). Out: hidden states of its tokens, and logits where every
+sequence has a few, from a graph captured for the next larger number of them. What a graph reads lies at fixed
+addresses: inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and page table in
 the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no plan.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,10 +24,10 @@ from .kv_cache import KVCache, upload
 from .models import CausalLM
 from .models.layers import Step
 
-__all__ = ["FixedAttention", "StepGraphs", "StepIds", "capture", "graph_sizes"]
+__all__ = ["ANY", "FixedAttention", "StepGraphs", "StepIds", "capture", "graph_sizes"]
 
 Tensor = torch.Tensor
-Outputs = tuple[Tensor, Tensor]
+Outputs = tuple[Tensor, Tensor | None]
 Replay = Callable[[], Outputs]
 
 _log = logging.getLogger("radicel")
@@ -36,8 +37,13 @@ _log = logging.getLogger("radicel")
 class FixedAttention(Attention, Protocol):
     """An `Attention` whose metadata can stay where a graph expects it."""
 
-    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> Any:
-        """Metadata for up to `num_seqs` sequences of at most `queries` tokens, at addresses that stay."""
+    def takes_fixed(self, batch: StepBatch, queries: int) -> bool:
+        """Whether metadata that stay do for a step, and do not make it slower than its own would."""
+        ...
+
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1) -> Any:
+        """Metadata for up to `num_tokens` tokens, at most `queries` of a sequence (`ANY`: any number), at addresses
+        that stay."""
         ...
 
     def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:
@@ -74,15 +80,23 @@ class StepIds:
 
 
 MOST_QUERIES = 8
-"""Most tokens of a row in a step that is replayed."""
+"""Most tokens of a row in a step that is replayed for its few tokens a row."""
+SMALL_STEP = 16
+"""Tokens of a step up to which there are graphs for two and four a row: many rows seldom have so few at most."""
+ANY = 0
+"""Stands for any number of tokens of a row."""
+ANY_SIZES = (16, 32, 64, 128, 192, 256, 320, 384, 448, 512)
+"""Tokens of the graphs for any number of tokens of a row. Larger steps keep the device busy longer than it takes to
+launch their kernels one by one."""
 
 
 class StepGraphs:
     """The graphs of one model, captured when they are first needed, sharing one memory pool. Used by one thread.
 
-    There is one for each number of tokens (`graph_sizes`), and for each power of two of most tokens of a row up to
-    `MOST_QUERIES`; of those with several tokens a row, only every other size. Attention is told by its plan which
-    tokens are whose, all else is done token by token; so rows with more and with fewer tokens share a graph.
+    There is one for each number of tokens (`graph_sizes`) of one a row and of up to `MOST_QUERIES` a row; for small
+    steps also for the powers of two between. Attention is told by its plan which tokens are whose, all else is done
+    token by token; so rows with more and with fewer tokens share a graph. For rows with more tokens there are the
+    graphs of `ANY_SIZES`, which leave the logits to the caller.
 
     Args:
         model, kv, attention: as the runner has them; none of their tensors may move.
@@ -111,7 +125,8 @@ class StepGraphs:
         self._attention = attention
         self._ids = ids
         self._sizes = graph_sizes(most)
-        self._inputs = torch.full((3, most), TRASH_SLOT, dtype=torch.int64, device=model.device)
+        longest = max(most, ANY_SIZES[-1])
+        self._inputs = torch.full((3, longest), TRASH_SLOT, dtype=torch.int64, device=model.device)
         self._graphs: dict[tuple[int, int], Replay] = {}
         self._capture = capture or _Capture()
         self._most_bytes = most_bytes
@@ -120,16 +135,20 @@ class StepGraphs:
 
     def takes(self, batch: StepBatch) -> bool:
         """Whether a step is one that can be replayed."""
-        if self._broken or batch.num_tokens > self._sizes[-1] or int(batch.q_lens.max()) > MOST_QUERIES:
+        key = self._key(batch)
+        if self._broken or key is None or not self._attention.takes_fixed(batch, key[1]):
             return False
-        return self._key(batch) in self._graphs or self.held_bytes < self._most_bytes
+        return key in self._graphs or self.held_bytes < self._most_bytes
 
     def run(self, batch: StepBatch) -> Outputs | None:
-        """Hidden states [T, hidden] and logits [T, vocab_size] of a step's T tokens, valid until the next call.
+        """Hidden states [T, hidden] of a step's T tokens, valid until the next call, and their logits [T, vocab_size].
 
-        The page table is up to date already. None where no graph could be captured; the step then runs without.
+        The logits are None where a row has more than `MOST_QUERIES` tokens, most of whose logits nobody wants. The page
+        table is up to date already. None where no graph could be captured; the step then runs without.
         """
-        size, queries = key = self._key(batch)
+        key = self._key(batch)
+        assert key is not None, "asked for a step that it does not take"
+        size, queries = key
         count = batch.num_tokens
         self._attention.prepare_fixed(batch, self._kv.page_table, queries)
         # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
@@ -140,7 +159,7 @@ class StepGraphs:
         if key not in self._graphs and not self._try_to_capture(size, queries):
             return None
         hidden, logits = self._graphs[key]()
-        return hidden[:count], logits[:count]
+        return hidden[:count], None if logits is None else logits[:count]
 
     def capture_all(self, progress: Callable[[int, int], None]) -> None:
         """Captures every graph that is not there yet, as far as their memory reaches.
@@ -148,7 +167,8 @@ class StepGraphs:
         Args:
             progress: told how many are done, of how many.
         """
-        keys = [(size, 1 << bits) for bits in range(MOST_QUERIES.bit_length()) for size in self._sizes_of(1 << bits)]
+        kinds = [*(1 << bits for bits in range(MOST_QUERIES.bit_length())), ANY]
+        keys = [(size, queries) for queries in kinds for size in self._sizes_of(queries)]
         for done, (size, queries) in enumerate(keys):
             progress(done, len(keys))
             if (size, queries) in self._graphs or self._broken or self.held_bytes >= self._most_bytes:
@@ -159,14 +179,18 @@ class StepGraphs:
             self._try_to_capture(size, queries)
         progress(len(keys), len(keys))
 
-    def _sizes_of(self, queries: int) -> list[int]:
+    def _sizes_of(self, queries: int) -> Sequence[int]:
         """Numbers of tokens that get a graph, where a row has up to so many."""
-        return self._sizes if queries == 1 else [size for size in self._sizes[-1::-2][::-1] if size >= queries]
+        if queries == ANY:
+            return ANY_SIZES
+        most = SMALL_STEP if 1 < queries < MOST_QUERIES else self._sizes[-1]
+        return [size for size in self._sizes if queries <= size <= most]
 
-    def _key(self, batch: StepBatch) -> tuple[int, int]:
-        """Tokens of the graph for a step, and most tokens of a row there."""
-        queries = 1 << (int(batch.q_lens.max()) - 1).bit_length()
-        return next(size for size in self._sizes_of(queries) if size >= batch.num_tokens), queries
+    def _key(self, batch: StepBatch) -> tuple[int, int] | None:
+        """Tokens of the graph for a step, and most tokens of a row there; None where there is none so large."""
+        queries = _queries(batch)
+        size = next((size for size in self._sizes_of(queries) if size >= batch.num_tokens), None)
+        return None if size is None else (size, queries)
 
     def _try_to_capture(self, size: int, queries: int) -> bool:
         try:
@@ -191,11 +215,19 @@ class StepGraphs:
         token_ids = self._ids.of(places)
         meta = self._attention.fixed_meta(self._kv.page_table, size, queries)
         hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
-        return hidden, self._model.logits(hidden)
+        return hidden, None if queries == ANY else self._model.logits(hidden)
 
 
 _NONE64, _NONE32 = np.empty(0, np.int64), np.empty(0, np.int32)
 _NOBODY = StepBatch(_NONE64, _NONE64, _NONE64, _NONE32, _NONE32, _NONE32, _NONE64)
+
+
+def _queries(batch: StepBatch) -> int:
+    """Most tokens of a row in the graphs for a step."""
+    most = int(batch.q_lens.max())
+    if most > MOST_QUERIES:
+        return ANY
+    return MOST_QUERIES if batch.num_tokens > SMALL_STEP and most > 1 else 1 << (most - 1).bit_length()
 
 
 def _free_bytes(device: torch.device) -> int:

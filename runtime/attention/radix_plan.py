@@ -125,7 +125,7 @@ class RadixPlanner:
         self._free_wide = Numbers(layout.wide)
         self._free_narrow = Numbers(layout.narrow)
         self.parts["firsts"][:] = -1
-        self.parts["rows"][:] = -1
+        self.parts["tokens"][:] = -1
 
     def update(self, rows: Int, firsts: Int, nums: Int, lens: Int, chains: Sequence[Chain] | None) -> None:
         """Plans a step (changes the buffer).
@@ -150,8 +150,11 @@ class RadixPlanner:
             self._place(stale, grown)
 
     def _set_step(self, rows: Int, firsts: Int, nums: Int, lens: Int) -> None:
-        self.parts["rows"][: len(rows)] = rows
-        self.parts["rows"][len(rows) :] = -1
+        count = int(nums.sum())
+        tokens = self.parts["tokens"]
+        tokens[:count, 0] = np.repeat(firsts - np.cumsum(nums) + nums, nums) + np.arange(count)
+        tokens[:count, 1] = np.repeat(rows, nums)
+        tokens[count:] = -1
         self.parts["firsts"][:] = -1
         self.parts["firsts"][rows] = firsts
         self.parts["nums"][rows] = nums

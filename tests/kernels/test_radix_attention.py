@@ -74,7 +74,7 @@ class Tree:
 
 def planner_for(members: int = 4, tuning: RadixTuning | None = None, **sizes: int) -> RadixPlanner:
     sizes = {"wide": 32, "narrow": 64, "merges": 12, **sizes}
-    layout = RadixLayout(steps=ROWS, rows=ROWS, members=members, **sizes)
+    layout = RadixLayout(tokens=8 * ROWS, rows=ROWS, members=members, **sizes)
     small = RadixTuning(units=24, least_piece=32, row_cost=4, least_saved=16)
     return RadixPlanner(layout, kv_heads=2, tuning=tuning or small)
 
