@@ -46,7 +46,7 @@ _WANTED = "give text, token ids, messages, or a list of these"
 
 
 def _ids(values: Sequence[Any], where: str, like: IdList | None = None) -> IdList | None:
-    """The ids, where it is a list of integers and has any; there may be a hundred thousand, many of them those of `like`."""
+    """The ids, where it is a list of integers and has any: a hundred thousand perhaps, many of them those of `like`."""
     if not (values and isinstance(values[0], int)):
         return None
     try:

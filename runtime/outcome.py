@@ -110,7 +110,8 @@ class Outcomes:
             if matcher.is_terminated():
                 seq.ending = FinishReason.STOP
                 return
-            forced = matcher.forced_tokens()
+            within = getattr(matcher, "forced_tokens_within", None)
+            forced = matcher.forced_tokens() if within is None else within(seq.max_len - len(seq))
             if not forced:
                 return
             if self._joins_at_once(seq, forced):

@@ -146,6 +146,11 @@ class Session:
             self._keep_whole(row, self._held.held)
         self._check_alive()
 
+    def fill_whole_mask(self, row: Mask) -> None:
+        """Writes the same without regard to bytes that were held back: every token that the grammar allows."""
+        self._held = None
+        self.fill_mask(row)
+
     def allows(self, ids: Sequence[int]) -> bool:
         """Whether these text tokens may come next, one after the other (no change of state)."""
         return self._core.allows(ids)

@@ -8,7 +8,7 @@ No torch here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -138,11 +138,6 @@ class Vocabulary:
         spelled = b"".join(self.text_bytes[i] for i in ids)
         return ids if spelled == text.encode() else []
 
-    def starting(self, data: bytes) -> list[int]:
-        """Ids of the tokens that `data` begins with, the longest first."""
-        sizes = range(min(self._longest, len(data)), 0, -1)
-        return [self._by_bytes[data[:size]] for size in sizes if data[:size] in self._by_bytes]
-
     def longest_fit(self, data: bytes) -> list[int]:
         """Ids that spell the bytes, each time the longest token that fits; empty where no tokens do."""
         return self._greedy(data)
@@ -175,22 +170,6 @@ class Vocabulary:
         """The special tokens that a grammar may ask for: Mistral's `[TOOL_CALLS]` and `[ARGS]`."""
         wanted = [self.names.index(name) for name in (b"[TOOL_CALLS]", b"[ARGS]") if name in self.names]
         return tuple(i for i in wanted if i in self.special_ids)
-
-    @cached_property
-    def plain_mask(self) -> Mask:
-        """The ids of whole characters that stand for themselves in a JSON string."""
-        return self._mask_where(lambda data: _stands_for_itself(data) and _is_whole(data))
-
-    @cached_property
-    def partial_mask(self) -> Mask:
-        """The ids that begin or end inside a character, all of which stand for themselves in a JSON string."""
-        return self._mask_where(lambda data: _stands_for_itself(data) and not _is_whole(data))
-
-    def _mask_where(self, holds: Callable[[bytes], bool]) -> Mask:
-        allowed = np.zeros(mask_words(self.size) * 32, np.bool_)
-        allowed[: self.size] = [bool(data) and holds(data) for data in self.text_bytes]
-        mask: Mask = np.packbits(allowed, bitorder="little").view(np.int32)
-        return mask
 
     def _by_tokenizer(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -243,19 +222,3 @@ class Vocabulary:
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:
         return {text: i for i, text in reversed(list(enumerate(self.text_bytes))) if text}
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self.text_bytes), default=0)
-
-
-def _stands_for_itself(data: bytes) -> bool:
-    return not any(byte in b'"\\<' or byte < 0x20 for byte in data)
-
-
-def _is_whole(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
