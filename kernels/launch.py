@@ -19,6 +19,7 @@ __all__ = [
     "Blocks",
     "LinearBlocks",
     "RadixBlocks",
+    "RaggedBlocks",
     "TokenExperts",
     "early_options",
     "linear_blocks",
@@ -41,6 +42,7 @@ class Blocks:
         m, n: rows and keys of a tile.
         warps, stages: of a program, and of its loads.
         registers: most of a thread; 0 for any number.
+        ahead: whether the slots of a block are loaded one round before its keys.
     """
 
     m: int
@@ -48,10 +50,26 @@ class Blocks:
     warps: int
     stages: int
     registers: int = 0
+    ahead: bool = False
 
     def options(self, device: torch.device) -> dict[str, int]:
         """What else a launch says."""
         return {"maxnreg": self.registers} if self.registers and device.type == "cuda" else {}
+
+
+@dataclass(frozen=True)
+class RaggedBlocks:
+    """A launch of `ragged_attention`; all tiles have the same rows.
+
+    Attributes:
+        many: for more tiles than the device runs at once.
+        few: for fewer.
+        long: for many that see thousands of positions.
+    """
+
+    many: Blocks
+    few: Blocks
+    long: Blocks
 
 
 @dataclass(frozen=True)
@@ -117,16 +135,17 @@ MOST_ROWS = 16
 WIDEST_HELD = 8192
 """Numbers of 2 bytes in a row of W up to which a program holds whole rows."""
 
-_FEW = Blocks(128, 64, 8, 5)
-RAGGED: dict[tuple[int, int], tuple[Blocks, Blocks]] = {
-    (2, 64): (_FEW, _FEW),
-    (2, 128): (Blocks(128, 32, 8, 5, registers=128), _FEW),
-    (2, 256): (Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
-    (4, 64): (Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),
-    (4, 128): (Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2)),
-    (4, 256): (Blocks(16, 32, 4, 1), Blocks(16, 32, 4, 1)),
+RAGGED: dict[tuple[int, int], RaggedBlocks] = {
+    (2, 64): RaggedBlocks(Blocks(128, 64, 8, 5), Blocks(128, 64, 8, 5), Blocks(128, 64, 8, 5)),
+    (2, 128): RaggedBlocks(
+        Blocks(128, 64, 8, 2, registers=128), Blocks(128, 64, 8, 3, ahead=True), Blocks(128, 128, 8, 3, ahead=True)
+    ),
+    (2, 256): RaggedBlocks(Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
+    (4, 64): RaggedBlocks(Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),
+    (4, 128): RaggedBlocks(Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2)),
+    (4, 256): RaggedBlocks(Blocks(16, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 32, 4, 1)),
 }
-"""(bytes of a number, padded head dim) → blocks of `ragged_attention` for many programs, and for few; equal in `m`."""
+"""(bytes of a number, padded head dim) → blocks of `ragged_attention`."""
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
     (2, 64): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),

@@ -174,6 +174,7 @@ class HealedStream(TextStream):
 
     def __init__(self, tokenizer: Tokenizer, healed: Healed, **options: Any) -> None:
         super().__init__(tokenizer, **{**options, "at_start": False})
+        self._waits = False  # `num_left` decides about what is sampled next
         self._tail = healed.tail
         self._left = len(healed.prefix)
         self._num_border = 0  # ids up to the one with which the prefix is complete

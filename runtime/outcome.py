@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from ..errors import BackendError
 from .batch import StepResult
@@ -79,8 +80,7 @@ class Outcomes:
                 seq.unread = -1
                 if seq.state is SequenceState.RUNNING:
                     before = seq.forced_tokens
-                    top = result.top_logprobs.get(sample, {})
-                    self._apply_sample(seq, result.token_ids[sample], result.logprobs[sample], top)
+                    self._apply_sample(seq, sample, result)
                     forced += seq.forced_tokens > before
                 sample += 1
             if not (work.samples and seq.ending is None):
@@ -92,11 +92,11 @@ class Outcomes:
         if seq.state is SequenceState.RUNNING and not seq.wants_results and seq.target() <= seq.pos:
             self._finish(seq, seq.ending or FinishReason.LENGTH)
 
-    def _apply_sample(self, seq: Sequence, token: int, logprob: float, top: dict[int, float]) -> None:
+    def _apply_sample(self, seq: Sequence, row: int, result: StepResult) -> None:
         try:
-            goes_on = self._take(seq, token)
-            if seq.end_id is None and seq.sampling.wants_logprobs:
-                _keep_logprob(seq, len(seq) - 1, logprob, top)
+            goes_on = self._take(seq, result.token_ids[row])
+            if seq.sampling.wants_logprobs and seq.end_id is None:
+                _keep_logprob(seq, len(seq) - 1, result.logprobs[row], result.top_logprobs.get(row, {}))
             if seq.matcher is not None and goes_on:
                 self._follow_grammar(seq)
         except Exception as error:
@@ -113,6 +113,11 @@ class Outcomes:
             forced = matcher.forced_tokens()
             if not forced:
                 return
+            if self._joins_at_once(seq, forced):
+                self._take_run(seq, forced)
+                if seq.ending is not None:
+                    return
+                continue
             for token in forced:
                 goes_on = self._take(seq, token)
                 if seq.end_id is None:
@@ -120,6 +125,38 @@ class Outcomes:
                     self._counters.forced_tokens += 1
                 if not goes_on:
                     return
+
+    def _joins_at_once(self, seq: Sequence, forced: list[int]) -> bool:
+        """Whether nothing can happen between the tokens of a forced run, so that they are taken together."""
+        sampling = seq.sampling
+        return (
+            hasattr(seq.matcher, "accept_run")
+            and len(forced) <= seq.max_len - len(seq)
+            and seq.on_token is None
+            and (seq.sink is None or not seq.sink.can_stop)
+            and sampling.end_ids.isdisjoint(forced)
+            and sampling.stop_token_ids.isdisjoint(forced)
+        )
+
+    def _take_run(self, seq: Sequence, forced: list[int]) -> None:
+        """What `_take` does, for the tokens of a forced run together."""
+        matcher: Any = seq.matcher
+        if seq.first_token_at is None:
+            seq.first_token_at = time.monotonic()
+        if not matcher.accept_run(forced):
+            raise GrammarMismatchError(
+                f"the tokens {forced} were forced upon sequence {seq.id}, and its grammar refuses them"
+            )
+        seq.append_run(forced)
+        seq.forced_tokens += len(forced)
+        self._counters.forced_tokens += len(forced)
+        self._counters.generated_tokens += len(forced)
+        for token in forced:
+            if seq.penalty_state is not None:
+                seq.penalty_state.add(token)
+            if seq.sink is not None:
+                seq.sink.push(token)
+        self._look_for_end(seq, stopped=False)
 
     def _take(self, seq: Sequence, token: int) -> bool:
         """The next token: an end, or one more of the output, seen by grammar and sink. Whether the text goes on."""
@@ -147,9 +184,12 @@ class Outcomes:
         stopped = seq.sink is not None and seq.sink.push(token)
         if seq.on_token is not None:
             seq.on_token(token)
+        self._look_for_end(seq, stopped)
+
+    def _look_for_end(self, seq: Sequence, stopped: bool) -> None:
         if stopped or (seq.matcher is not None and seq.matcher.is_terminated()):
             seq.ending = FinishReason.STOP
-        elif len(seq) >= seq.max_len:
+        elif seq.length >= seq.max_len:
             # A value that is whole at its limit was closed in time.
             whole = seq.matcher is not None and getattr(seq.matcher, "closes", False) and seq.matcher.is_complete()
             seq.ending = FinishReason.STOP if whole else FinishReason.LENGTH

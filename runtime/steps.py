@@ -10,28 +10,41 @@ grow with its length.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batch import TRASH_SLOT, Chain, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
-from .grammar.matcher import Matcher, mask_words
-from .request import Sequence, SequenceState
+from .grammar.matcher import Mask, Matcher, mask_words
+from .request import ResolvedSampling, Sequence, SequenceState
 from .scheduler import Work
 
-__all__ = ["build_samples", "build_step", "goes_on"]
+__all__ = ["SettingArrays", "build_samples", "build_step", "goes_on"]
 
 
 def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | None = None) -> StepBatch:
     """The ragged batch of these works."""
     q_lens = [work.end - work.start for work in works]
     offsets = [0, *accumulate(q_lens)]
-    slots = np.full(offsets[-1], TRASH_SLOT, dtype=np.int64)
-    for work, end in zip(works, offsets[1:]):
-        slots[end - len(work.slots) : end] = work.slots
+    given = [work.slots for work in works]
+    if sum(map(len, given)) == offsets[-1]:
+        slots = np.concatenate(given).astype(np.int64)
+    else:
+        slots = np.full(offsets[-1], TRASH_SLOT, dtype=np.int64)
+        for part, end in zip(given, offsets[1:]):
+            slots[end - len(part) : end] = part
+    logit_rows: list[int] = []
+    for work, offset, end in zip(works, offsets, offsets[1:]):
+        if work.samples and not work.lookups and not work.scores_end:  # most of them
+            logit_rows.append(end - 1)
+        else:
+            logit_rows += [offset + i for i in wanted_logits(work)]
     return StepBatch(
         token_ids=_token_ids(works, offsets),
         positions=_positions(works, q_lens, offsets),
@@ -39,9 +52,7 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | N
         rows=np.array([work.seq.row for work in works], dtype=np.int32),
         q_lens=np.array(q_lens, dtype=np.int32),
         kv_lens=np.array([work.end for work in works], dtype=np.int32),
-        logit_rows=np.array(
-            [offset + i for work, offset in zip(works, offsets) for i in wanted_logits(work)], dtype=np.int64
-        ),
+        logit_rows=np.array(logit_rows, dtype=np.int64),
         updates=tuple(updates),
         chains=None if chains is None else tuple(chains),
     )
@@ -50,7 +61,7 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | N
 def goes_on(work: Work) -> bool:
     """Whether a token is drawn for a work that was planned to be sampled, now that all earlier tokens are known."""
     seq = work.seq
-    return work.samples and seq.state is SequenceState.RUNNING and work.end == len(seq) and seq.wants_token
+    return work.samples and seq.state is SequenceState.RUNNING and work.end == seq.length and seq.wants_token
 
 
 def wanted_logits(work: Work) -> list[int]:
@@ -69,27 +80,71 @@ def build_samples(
     works: Seq[Work],
     runner: Runner,
     on_error: Callable[[Sequence, Exception], None],
-    compute_masks: Callable[[list[Matcher]], None] | None = None,
+    compute_masks: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None = None,
+    settings: SettingArrays | None = None,
 ) -> tuple[SampleBatch, list[Sequence]]:
     """What to do with the logits, and whose token each sampled row is.
 
     Fills the masks, so it is called while the forward pass runs.
 
-    `compute_masks` may compute masks side by side before they are asked for one by one.
+    `compute_masks` may write masks side by side (`MaskPool.compute`) before the others are asked for one by one;
+    `settings` keeps from step to step what it can.
 
     A sequence whose matcher raises is handed to `on_error`; its row is sampled without a mask, to be thrown away.
     """
-    builder = _SampleBuilder(runner, on_error)
+    builder = _SampleBuilder(runner, on_error, settings or SettingArrays())
     for work in works:
         builder.add(work)
-    if compute_masks is not None:
-        compute_masks([seq.matcher for seq in builder.sampled if seq.matcher is not None])
-    return builder.build(), builder.sampled
+    return builder.build(compute_masks), builder.sampled
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """As in `SampleBatch`, of the rows of a step."""
+
+    temperature: NDArray[np.float32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    seed: NDArray[np.int64]
+    sample_index: NDArray[np.int64]
+    want_logprobs: NDArray[np.bool_]
+    top_logprobs: NDArray[np.int32]
+
+
+class SettingArrays:
+    """How the rows of a step are sampled, as arrays; those of the step before where the rows are the same."""
+
+    def __init__(self) -> None:
+        self._rows: list[ResolvedSampling] = []
+        self._arrays = self._made([])
+
+    def of(self, rows: list[ResolvedSampling]) -> _Settings:
+        """The arrays of these rows; nobody may write to them."""
+        same = len(rows) == len(self._rows) and all(map(operator.is_, rows, self._rows))
+        if not same:
+            self._rows, self._arrays = rows, self._made(rows)
+        return self._arrays
+
+    def _made(self, rows: list[ResolvedSampling]) -> _Settings:
+        return _Settings(
+            temperature=np.array([s.temperature for s in rows], dtype=np.float32),
+            top_p=np.array([s.top_p for s in rows], dtype=np.float32),
+            min_p=np.array([s.min_p for s in rows], dtype=np.float32),
+            top_k=np.array([s.top_k for s in rows], dtype=np.int32),
+            seed=np.array([_as_int64(s.seed) for s in rows], dtype=np.int64),
+            sample_index=np.array([s.sample_index for s in rows], dtype=np.int64),
+            want_logprobs=np.array([s.wants_logprobs for s in rows], dtype=np.bool_),
+            top_logprobs=np.array([s.top_logprobs for s in rows], dtype=np.int32),
+        )
 
 
 class _SampleBuilder:
-    def __init__(self, runner: Runner, on_error: Callable[[Sequence, Exception], None]) -> None:
+    def __init__(
+        self, runner: Runner, on_error: Callable[[Sequence, Exception], None], settings: SettingArrays
+    ) -> None:
         self._runner = runner
+        self._settings = settings
         self._on_error = on_error
         self._num_logits = 0
         self.sampled: list[Sequence] = []
@@ -126,6 +181,8 @@ class _SampleBuilder:
         self._rows.append(row)
         if seq.matcher is not None:
             self._masked.append(index)
+        if not sampling.edits_logits:
+            return
         bias = sampling.logit_bias
         if seq.matcher is None and len(seq.output_ids) < sampling.min_tokens:
             bias = {**bias, **dict.fromkeys(sampling.end_ids | sampling.stop_token_ids, -np.inf)}
@@ -144,24 +201,24 @@ class _SampleBuilder:
                 )
             )
 
-    def build(self) -> SampleBatch:
-        settings = [seq.sampling for seq in self.sampled]
+    def build(self, compute_masks: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None) -> SampleBatch:
+        settings = self._settings.of([seq.sampling for seq in self.sampled])
         query_rows, query_ids, query_top = zip(*self._queries) if self._queries else ((), (), ())
         return SampleBatch(
             rows=np.array(self._rows, dtype=np.int64),
-            temperature=np.array([s.temperature for s in settings], dtype=np.float32),
-            top_p=np.array([s.top_p for s in settings], dtype=np.float32),
-            min_p=np.array([s.min_p for s in settings], dtype=np.float32),
-            top_k=np.array([s.top_k for s in settings], dtype=np.int32),
-            seed=np.array([_as_int64(s.seed) for s in settings], dtype=np.int64),
-            sample_index=np.array([s.sample_index for s in settings], dtype=np.int64),
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            top_k=settings.top_k,
+            seed=settings.seed,
+            sample_index=settings.sample_index,
             draw_index=np.array([len(seq.output_ids) for seq in self.sampled], dtype=np.int64),
-            masks=self._masks(),
+            masks=self._masks(compute_masks),
             mask_rows=np.array(self._masked, dtype=np.int64),
             penalties=self._penalties,
             logit_bias=self._bias,
-            want_logprobs=np.array([s.wants_logprobs for s in settings], dtype=np.bool_),
-            top_logprobs=np.array([s.top_logprobs for s in settings], dtype=np.int32),
+            want_logprobs=settings.want_logprobs,
+            top_logprobs=settings.top_logprobs,
             query_rows=np.array(query_rows, dtype=np.int64),
             query_ids=np.array(query_ids, dtype=np.int64),
             query_top=np.array(query_top, dtype=np.int32),
@@ -169,37 +226,54 @@ class _SampleBuilder:
             end_ids=self._end_ids,
         )
 
-    def _masks(self) -> NDArray[np.int32] | None:
+    def _masks(self, compute: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None) -> NDArray[np.int32] | None:
         if not self._masked:
             return None
-        masks = np.zeros((len(self._masked), mask_words(self._runner.vocab_size)), dtype=np.int32)
-        for mask, index in zip(masks, self._masked):
-            seq = self.sampled[index]
-            assert seq.matcher is not None
+        constrained = [self.sampled[index] for index in self._masked]
+        masks = np.zeros((len(constrained), mask_words(self._runner.vocab_size)), dtype=np.int32)
+        computed = [False] * len(masks)
+        if compute is not None:
+            computed = compute([seq.matcher for seq in constrained if seq.matcher is not None], masks).tolist()
+        for mask, seq, done in zip(masks, constrained, computed):
             try:
-                within = getattr(seq.matcher, "fill_mask_within", None)
-                if within is None:
-                    seq.matcher.fill_mask(mask)
-                else:
-                    within(mask, seq.max_len - len(seq))
-                if not mask.any():
-                    raise RuntimeError(f"the grammar of sequence {seq.id} allows no token, and has not ended")
-                if len(seq.output_ids) < seq.sampling.min_tokens:
-                    _forbid(mask, seq.sampling.end_ids | seq.sampling.stop_token_ids)
+                _write_mask(mask, seq, done)
             except Exception as error:
                 mask[:] = -1
                 self._on_error(seq, error)
+        for empty in np.flatnonzero(~masks.any(axis=1)).tolist():
+            masks[empty] = -1
+            seq = constrained[empty]
+            self._on_error(seq, RuntimeError(f"the grammar of sequence {seq.id} allows no token, and has not ended"))
         return masks
+
+
+def _write_mask(mask: Mask, seq: Sequence, computed: bool) -> None:
+    """The mask of a sequence; where it is `computed`, what the engine says of it is there already."""
+    matcher: Any = seq.matcher
+    if getattr(matcher, "closes", False):
+        (matcher.finish_mask_within if computed else matcher.fill_mask_within)(mask, seq.max_len - len(seq))
+    else:
+        (matcher.finish_mask if computed else matcher.fill_mask)(mask)
+    if len(seq.output_ids) < seq.sampling.min_tokens:
+        _forbid(mask, seq.sampling.end_ids | seq.sampling.stop_token_ids)
 
 
 def _token_ids(works: Seq[Work], offsets: list[int]) -> NDArray[np.int64]:
     ids = np.empty(offsets[-1], dtype=np.int64)
+    unread: list[int] = []  # of rows whose one token is not known yet: nearly all of a steady batch
+    places: list[int] = []
     for work, at in zip(works, offsets):
         seq = work.seq
-        known = min(work.end, len(seq))
+        if work.start == seq.length:
+            unread.append(seq.unread)
+            places.append(at)
+            continue
+        known = min(work.end, seq.length)
         ids[at : at + known - work.start] = seq.tokens.view(work.start, known)
         if known < work.end:
             ids[at + known - work.start] = -1 - seq.unread
+    if places:
+        ids[places] = -1 - np.array(unread)
     return ids
 
 

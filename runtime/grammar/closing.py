@@ -103,6 +103,16 @@ class ClosingMatcher:
         self._data += text
         return True
 
+    def accept_run(self, ids: Sequence[int]) -> bool:
+        """Advances over text tokens, all or none."""
+        inner: Any = self._inner
+        if not inner.accept_run(ids):
+            return False
+        texts = [self._vocabulary.text_bytes[i] for i in ids]
+        self._lengths += map(len, texts)
+        self._data += b"".join(texts)
+        return True
+
     def rollback(self, num_tokens: int) -> None:
         """Takes back the last accepted tokens."""
         self._inner.rollback(num_tokens)
@@ -128,9 +138,22 @@ class ClosingMatcher:
         """Writes the engine's mask."""
         self._inner.fill_mask(row)
 
+    def finish_mask(self, row: Mask) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask` writes."""
+        inner: Any = self._inner
+        inner.finish_mask(row)
+
     def fill_mask_within(self, row: Mask, remaining: int) -> None:
         """Writes the mask of the ids after which the text can end within `remaining` tokens, the next one included."""
-        self._inner.fill_mask(row)
+        self.fill_mask(row)
+        self._close(row, remaining)
+
+    def finish_mask_within(self, row: Mask, remaining: int) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask_within` writes."""
+        self.finish_mask(row)
+        self._close(row, remaining)
+
+    def _close(self, row: Mask, remaining: int) -> None:
         if self._prepare is not None and remaining <= _FAR:
             self._outline, self._prepare = self._prepare(), None
             if self._outline is not None:
