@@ -42,8 +42,7 @@ TRASH_SLOT = 0
 theirs here; nothing reads it."""
 
 
-@dataclass(frozen=True)
-class RowUpdate:
+class RowUpdate(NamedTuple):
     """New entries of the page table: positions `start ..` of row `row` now live in `slots`.
 
     Attributes:

@@ -26,7 +26,7 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class TextStream:
-    """The text of one sequence (a `TextSink`).
+    """The text of one sequence (a `TextSink`). Where nobody looks at it on the way, it is decoded at the end, at once.
 
     Args:
         tokenizer: whose ids come.
@@ -63,6 +63,9 @@ class TextStream:
         self._stops = StopMatcher(stop, stop_regex, keep_stop)
         self._min_tokens = min_tokens
         self._on_text = on_text
+        self.can_stop = bool(stop or stop_regex)
+        self._waits = on_text is None and not self.can_stop
+        self._waiting: list[int] = []
         self._skip_special = skip_special_tokens
         self._at_start = at_start
         self._drop_space = at_start and tokenizer.drops_first_space
@@ -74,8 +77,6 @@ class TextStream:
         self._border_chars = [0]
         self._num_ids = 0
         self._finished = False
-        self._unread: list[int] = []  # ids whose text nobody has asked for
-        self.can_stop = bool(stop or stop_regex)
         self.num_healed = 0
         self.replaced: tuple[int, ...] = ()
         self.num_hidden = 0
@@ -83,7 +84,7 @@ class TextStream:
     @property
     def text(self) -> str:
         """The text so far, as far as it was given out."""
-        self._read()
+        self._catch_up()
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
@@ -97,36 +98,12 @@ class TextStream:
         """Takes the next id; True where a stop now ends the text (later ids change nothing)."""
         if self._finished or self._stops.matched is not None:
             return self._stops.matched is not None
-        if self._can_wait():
-            self._unread.append(token_id)
+        if self._waits:
+            self._waiting.append(token_id)
             return False
-        self._take(token_id)
-        return self._stops.matched is not None
+        return self._push(token_id)
 
-    def _can_wait(self) -> bool:
-        """Whether it makes no difference when the next id is read: nobody listens, no stop can end the text."""
-        return self._on_text is None and not self.can_stop and not self._drop_space
-
-    def _read(self) -> None:
-        """Reads the ids that could wait: at once where they are whole characters, else one after the other."""
-        unread, self._unread = self._unread, []
-        shown = [i for i in unread if not (self._skip_special and self._tokenizer.is_special(i))]
-        data = b"".join(map(self._tokenizer.token_bytes, shown))
-        try:
-            text = data.decode() if not self._decoder.getstate()[0] else None
-        except UnicodeDecodeError:
-            text = None
-        if text is None:
-            for token_id in unread:
-                self._take(token_id)
-        elif unread:
-            self._num_ids += len(unread)
-            self._num_chars += len(text)
-            self._border_ids.append(self._num_ids)
-            self._border_chars.append(self._num_chars)
-            self._give(self._stops.feed(text))
-
-    def _take(self, token_id: int) -> None:
+    def _push(self, token_id: int) -> bool:
         text = self._decode(token_id)
         self._num_ids += 1
         self._num_chars += len(text)
@@ -136,11 +113,12 @@ class TextStream:
         if text:
             early = self._num_ids - self.num_healed <= self._min_tokens
             self._give(self._stops.skip(text) if early else self._stops.feed(text))
+        return self._stops.matched is not None
 
     def finish(self) -> None:
         """No more ids come: what was held back for a stop is given out, an unfinished character is dropped."""
         if not self._finished:
-            self._read()
+            self._catch_up()
             self._finished = True
             self._give(self._stops.finish())
 
@@ -161,6 +139,32 @@ class TextStream:
             return kept, ("stop",) if unfinished else ()
         rest = self.text[at:]
         return kept + self._tokenizer.encode_run(rest, at_start=self._at_start and not kept), ("stop",)
+
+    def _catch_up(self) -> None:
+        """Decodes the ids that wait: all in one piece, where that shows every border that matters; else one by one."""
+        ids, self._waiting = self._waiting, []
+        if not ids:
+            return
+        if self._num_ids == 0:
+            tokenizer = self._tokenizer
+            data = b"".join(
+                [tokenizer.token_bytes(i) for i in ids if not (self._skip_special and tokenizer.is_special(i))]
+            )
+            if self._drop_space:
+                data = data.removeprefix(b" ")
+            # One character that is not finished hides where it begins, and 0xED may begin what is ill-formed sooner
+            # than Python says (see `_decode`).
+            text = self._decoder.decode(data) if b"\xed" not in data else ""
+            if (text or not data) and not self._decoder.getstate()[0]:
+                self._num_ids, self._num_chars = len(ids), len(text)
+                self._drop_space = self._drop_space and not data
+                self._border_ids.append(self._num_ids)
+                self._border_chars.append(self._num_chars)
+                self._give(self._stops.feed(text))
+                return
+            self._decoder.reset()
+        for token_id in ids:
+            self._push(token_id)
 
     def _cut(self) -> tuple[int, int]:
         """How many ids lie wholly in `text`, and how many characters they spell."""

@@ -1,7 +1,7 @@
 """Using a backend without a program: `generate`, `agenerate`, `score`.
 
 In: prompts as text, ids or messages, and keywords. Out: `Generation`s, `Score`s, or an iterator of text.
-`DirectCalls` is mixed into `LocalRuntime` and needs nothing of it but `submit_input` and `submit_score`.
+`DirectCalls` is mixed into `LocalRuntime` and needs nothing of it but `submit_input`, `submit_score` and `together`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from ..errors import IncompleteOutputError, InvalidValueError
 from ..prompt import Prompt
 from ..retries import is_checked, retrying
 from ..sampling import SamplingParams, split_sampling
+from .graph_session import Launch
 from .inputs import PromptInput, RawPrompt, read_prompts
+from .together import Together
 
 __all__ = ["DirectCalls"]
 
@@ -42,9 +44,18 @@ class DirectCalls:
 
     @abstractmethod
     def submit_input(
-        self, prompt: PromptInput, sampling: SamplingParams, constraint: Constraint | None, on_text: OnText | None
+        self,
+        prompt: PromptInput,
+        sampling: SamplingParams,
+        constraint: Constraint | None,
+        on_text: OnText | None,
+        launch: Launch | None = None,
     ) -> Handle[list[Generation]]:
-        """Starts one generation."""
+        """Starts one generation; `launch` takes its sequences instead of the engine."""
+
+    @abstractmethod
+    def together(self) -> Together:
+        """What takes the sequences of requests that are to start together."""
 
     @abstractmethod
     def submit_score(self, request: ScoreRequest) -> Handle[list[Score]]:
@@ -130,20 +141,27 @@ class DirectCalls:
     def _submit_all(
         self, prompts: list[PromptInput], params: SamplingParams, constraint: Constraint | None
     ) -> list[Handle[list[Generation]]]:
+        if len(prompts) == 1:
+            return [self._submit(prompts[0], params, constraint, None)]
         handles: list[Handle[list[Generation]]] = []
+        together = self.together()
         for prompt in prompts:
             try:
-                handles.append(self._submit(prompt, params, constraint, None))
+                handles.append(self._submit(prompt, params, constraint, None, together.launch))
             except Exception as error:
-                if len(prompts) == 1:
-                    raise
                 failed: Future[list[Generation]] = Future()
                 failed.set_exception(error)
                 handles.append(Handle(failed))
+        together.send()
         return handles
 
     def _submit(
-        self, prompt: PromptInput, params: SamplingParams, constraint: Constraint | None, on_text: OnText | None
+        self,
+        prompt: PromptInput,
+        params: SamplingParams,
+        constraint: Constraint | None,
+        on_text: OnText | None,
+        launch: Launch | None = None,
     ) -> Handle[list[Generation]]:
         """Starts one generation; with `validate="after"` again where a sample fails its check."""
         request = GenerateRequest(cast("Prompt", prompt), params, constraint)
@@ -151,7 +169,7 @@ class DirectCalls:
         def again(changed: GenerateRequest) -> Handle[list[Generation]]:
             return self.submit_input(changed.prompt, changed.sampling, changed.constraint, None)
 
-        handle = self.submit_input(prompt, params, constraint, None if is_checked(request) else on_text)
+        handle = self.submit_input(prompt, params, constraint, None if is_checked(request) else on_text, launch)
         return retrying(handle, request, again, on_text)
 
     def _stream(self, prompt: PromptInput, params: SamplingParams, constraint: Constraint | None) -> Iterator[str]:

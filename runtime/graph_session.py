@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeAlias
 from ..backend import Handle, PlannedRequest
 from ..errors import BackendClosedError, EngineDeadError, ForkedProcessError
 from .engine import Engine
-from .intake import check_fits
 from .leases import Graph
 from .request import Sequence
 from .results import Collector
+from .together import Together
 
 __all__ = ["Launch", "LocalGraphSession", "Requests"]
 
@@ -97,10 +97,8 @@ class _Wave:
     """Collects the sequences of one `submit`, so that the engine gets them together."""
 
     def __init__(self, engine: Engine, graph: Graph) -> None:
-        self._engine = engine
         self._graph = graph
-        self._lock = threading.Lock()
-        self._sequences: list[Sequence] | None = []
+        self._together = Together(engine)
 
     def launch_of(self, planned: PlannedRequest) -> Launch:
         """What takes the sequences of one request."""
@@ -108,27 +106,15 @@ class _Wave:
         def launch(collector: Collector[Any], sequences: list[Sequence]) -> None:
             written = tuple(keep for keep in planned.keeps if keep.length is None)
             for i, seq in enumerate(sequences):
-                check_fits(seq, self._engine.runner)
                 seq.graph, seq.place = self._graph, planned.place
                 seq.keeps = planned.keeps if i == 0 else written  # all have the prompt, each writes its own text
-            if collector.watch(sequences, self._engine.cancel) and not self._add(sequences):
-                self._engine.submit(sequences)
+            self._together.launch(collector, sequences)
 
         return launch
 
     def send(self) -> None:
         """Gives the engine what came so far; later ones go to it one by one."""
-        with self._lock:
-            sequences, self._sequences = self._sequences, None
-        if sequences:
-            self._engine.submit(sequences)
-
-    def _add(self, sequences: list[Sequence]) -> bool:
-        with self._lock:
-            if self._sequences is None:
-                return False
-            self._sequences.extend(sequences)
-            return True
+        self._together.send()
 
 
 def _close_graph(engine: Engine, graph: Graph, pid: int) -> None:

@@ -174,6 +174,7 @@ class HealedStream(TextStream):
 
     def __init__(self, tokenizer: Tokenizer, healed: Healed, **options: Any) -> None:
         super().__init__(tokenizer, **{**options, "at_start": False})
+        self._waits = False  # `num_left` decides about what is sampled next
         self._tail = healed.tail
         self._left = len(healed.prefix)
         self._num_border = 0  # ids up to the one with which the prefix is complete
@@ -182,10 +183,6 @@ class HealedStream(TextStream):
     def num_left(self) -> int:
         """Bytes of the prompt's end that are not spelled yet."""
         return self._left
-
-    @override
-    def _can_wait(self) -> bool:
-        return False  # how much of the prefix is spelled is asked after every id
 
     @override
     def _bytes(self, token_id: int) -> bytes:

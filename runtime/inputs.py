@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..errors import InvalidValueError
 from ..prompt import Prompt, Text, TurnBegin, TurnEnd
+from .token_buffer import IdList
 
 __all__ = ["PromptInput", "RawPrompt", "read_prompts"]
 
 RawPrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
-PromptInput: TypeAlias = Prompt | list[int]
+PromptInput: TypeAlias = Prompt | IdList
 """A prompt in parts, or ids to be taken as they are."""
 
 
@@ -28,8 +31,8 @@ def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
         return [_read_one(value, "prompt")], False
     if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidValueError(f"prompt: {_WANTED}, not {type(value).__name__}")
-    if _are_ids(value):
-        return [_read_one(value, "prompt")], False
+    if (ids := _ids(value, "prompt")) is not None:
+        return [ids], False
     if value and all(isinstance(x, Mapping) for x in value):
         return [_read_one(value, "prompt")], False
     return [_read_one(x, f"prompt[{i}]") for i, x in enumerate(value)], True
@@ -38,32 +41,31 @@ def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
 _WANTED = "give text, token ids, messages, or a list of these"
 
 
-def _are_ids(values: Sequence[Any]) -> bool:
-    """Whether it is a list of integers, and has any. By their types: a prompt may have a hundred thousand."""
-    kinds = set(map(type, values)) if values and _is_integer(type(values[0])) else {object}
-    return all(map(_is_integer, kinds))
-
-
-def _is_integer(kind: type) -> bool:
-    return issubclass(kind, int) and not issubclass(kind, bool)
+def _ids(values: Sequence[Any], where: str) -> IdList | None:
+    """The ids, where it is a list of integers and has any. A prompt may have a hundred thousand."""
+    if not (values and isinstance(values[0], int)):
+        return None
+    try:
+        ids = IdList(values)
+    except TypeError:
+        return None
+    if any(isinstance(ids[i], bool) for i in np.flatnonzero(ids.array <= 1).tolist()):
+        return None
+    if ids.array.min() < 0:
+        i = int((ids.array < 0).argmax())
+        raise InvalidValueError(f"{where}[{i}]={ids[i]}: token ids are integers ≥ 0")
+    return ids
 
 
 def _read_one(value: Any, where: str) -> PromptInput:
     if isinstance(value, str):
         return (Text(value),)
     if isinstance(value, Sequence) and value and not isinstance(value, (bytes, bytearray, memoryview)):
-        if _are_ids(value):
-            return _checked_ids(value, where)
+        if (ids := _ids(value, where)) is not None:
+            return ids
         if all(isinstance(x, Mapping) for x in value):
             return _messages(value, where)
     raise InvalidValueError(f"{where}: {_WANTED}, not {value!r:.80}")
-
-
-def _checked_ids(ids: Sequence[int], where: str) -> list[int]:
-    if min(ids) < 0:
-        i = next(i for i, token in enumerate(ids) if token < 0)
-        raise InvalidValueError(f"{where}[{i}]={ids[i]}: token ids are integers ≥ 0")
-    return list(ids)
 
 
 def _messages(messages: Sequence[Mapping[str, Any]], where: str) -> Prompt:

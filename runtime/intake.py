@@ -19,12 +19,14 @@ def longest(runner: Runner) -> int:
 
 
 def check_fits(seq: Sequence, runner: Runner) -> None:
-    """Raises where a sequence could not run even alone.
+    """Raises where a sequence could not run even alone; looks once.
 
     Raises:
         InvalidValueError: the prompt is empty, or has an id that the model does not have.
         ContextLengthError: the prompt, and one generated token if any is wanted, do not fit.
     """
+    if seq.checked:
+        return
     length = len(seq.prompt_ids)
     if length == 0:
         raise InvalidValueError("the prompt has no tokens; give it at least one, such as BOS")
@@ -37,3 +39,4 @@ def check_fits(seq: Sequence, runner: Runner) -> None:
         context, pool = runner.context_length, runner.num_slots - 1
         limit = f"the model's context of {context}" if context <= pool else f"the KV pool of {pool}"
         raise ContextLengthError(f"the prompt has {length} tokens and does not fit into {limit} tokens; shorten it")
+    seq.checked = True

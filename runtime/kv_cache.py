@@ -32,6 +32,8 @@ __all__ = [
 
 ALIGNMENT = 16
 """Bytes; kernels load that many at once."""
+LONG_UPDATE = 4096
+"""Page-table entries from which on their places are worked out on the device."""
 CPU_KV_BYTES = 4 << 30
 """Most bytes of keys and values on a CPU."""
 
@@ -109,14 +111,35 @@ class KVCache:
         """
         if not updates:
             return
-        for entry in updates:
-            self._check(entry)
-        cells = [e.row * self.context_length + e.start + np.arange(len(e.slots), dtype=np.int64) for e in updates]
-        slots = np.concatenate([entry.slots for entry in updates]).astype(np.int32, copy=False)
-        where, what = upload_together((np.concatenate(cells), slots), self.device)
+        rows, starts, parts = zip(*updates)
+        counts = np.fromiter(map(len, parts), np.int64, len(parts))
+        slots = np.concatenate(parts).astype(np.int32, copy=False)
+        cells = np.array(rows, np.int64) * self.context_length + np.array(starts, np.int64)
+        self._check(updates, np.array(rows), np.array(starts), counts, slots)
+        first = cells - np.cumsum(counts) + counts  # of each entry, less the number of its first slot among all
+        if len(slots) < LONG_UPDATE:
+            where, what = upload_together((np.repeat(first, counts) + np.arange(len(slots)), slots), self.device)
+        else:  # a third of the bytes to pack and send
+            what, begins, sizes = upload_together((slots, first, counts), self.device)
+            where = torch.repeat_interleave(begins, sizes, output_size=len(slots))
+            where += torch.arange(len(slots), device=self.device)
         self.page_table.view(-1).index_copy_(0, where, what)
 
-    def _check(self, entry: RowUpdate) -> None:
+    def _check(
+        self,
+        updates: Sequence[RowUpdate],
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        slots: NDArray[np.int32],
+    ) -> None:
+        """All at once; where something is wrong, one by one to say what."""
+        inside = (rows >= 0) & (rows < self.num_rows) & (starts >= 0) & (starts + counts <= self.context_length)
+        if not inside.all() or (len(slots) and not (slots.min() >= 0 and slots.max() < self.num_slots)):
+            for entry in updates:
+                self._check_one(entry)
+
+    def _check_one(self, entry: RowUpdate) -> None:
         end = entry.start + len(entry.slots)
         if not (0 <= entry.row < self.num_rows and entry.start >= 0 and end <= self.context_length):
             raise InvalidValueError(

@@ -32,7 +32,16 @@ from ..errors import BackendClosedError, ForkedProcessError, InvalidValueError
 from ..prompt import EncodedPrompt, Prompt
 from ..sampling import SamplingParams
 from . import hub
-from .assembly import SequenceMaker, deadline_of, engine_config, make_runner, make_sinks, read_json, shut_down
+from .assembly import (
+    SequenceMaker,
+    deadline_of,
+    engine_config,
+    make_runner,
+    make_sinks,
+    prompt_ids,
+    read_json,
+    shut_down,
+)
 from .budget import check_budget
 from .config import RuntimeConfig
 from .defaults import model_defaults, resolve_sampling
@@ -45,6 +54,8 @@ from .inputs import PromptInput
 from .request import ResolvedSampling, Sequence
 from .results import Collector, generations, scores
 from .stats import RuntimeStats
+from .together import Together
+from .token_buffer import IdList
 from .tokenizer import Tokenizer
 from .warm_up_bar import warm_up_bar
 
@@ -166,14 +177,13 @@ class LocalRuntime(DirectCalls):
                 that compiles slowly fails through the handle.)
         """
         self._check_alive()
-        encoded = self._encode(prompt)
-        ids = list(encoded.token_ids)
+        ids, reencoded = prompt_ids(prompt, self._encoder, self._runner.vocab_size)
         fits = len(ids) < self._runner.context_length
         healed = self._healer.heal(prompt, ids, sampling) if fits else None
         room = self._runner.context_length - len(ids)
         check_budget(sampling, constraint, self._grammars.vocabulary, room=room, crossing=healed is not None)
         if healed is not None:
-            ids = list(healed.ids)
+            ids = IdList(healed.ids)
             constraint = None if constraint is None else healed.constrained(constraint)
         samples = resolve_sampling(
             sampling,
@@ -191,7 +201,7 @@ class LocalRuntime(DirectCalls):
                 results,
                 sinks,
                 prompt_tokens=len(ids),
-                reencoded=encoded.reencoded,
+                reencoded=reencoded,
                 tokenizer=self._tokenizer,
                 with_texts=bool(sampling.return_text_in_logprobs),
                 with_top=bool(sampling.top_logprobs),
@@ -207,6 +217,10 @@ class LocalRuntime(DirectCalls):
         else:
             self._start_compiled(constraint, collector, make, launch)
         return Handle(collector.future, collector.cancel)
+
+    def together(self) -> Together:
+        """Takes the sequences of many requests (`submit_input(launch=…)`), which then start together."""
+        return Together(self._engine, most=self.config.max_running)
 
     def submit_score(self, request: ScoreRequest, launch: Launch | None = None) -> Handle[list[Score]]:
         """Starts a scoring (`Backend.submit_score`): one sequence per continuation, which share all but their ends."""
@@ -328,21 +342,6 @@ class LocalRuntime(DirectCalls):
         if self._closed:
             raise BackendClosedError("this runtime was closed; make a new LocalRuntime")
 
-    def _encode(self, prompt: PromptInput) -> EncodedPrompt:
-        if isinstance(prompt, list):
-            encoded = EncodedPrompt(tuple(prompt))
-            if prompt and max(prompt) >= self._runner.vocab_size:
-                raise InvalidValueError(
-                    f"token id {max(prompt)} in the prompt; this model's ids are below {self._runner.vocab_size}"
-                )
-        else:
-            encoded = self._encoder.encode(prompt)
-        if not encoded.token_ids:
-            raise InvalidValueError(
-                "the prompt is empty, and this tokenizer has no BOS token to start from; give it some text"
-            )
-        return encoded
-
     def _bos_for_scoring(self) -> int:
         bos = self._tokenizer.bos_id
         if bos is None:
@@ -375,7 +374,7 @@ class LocalRuntime(DirectCalls):
 
     def _submit_prefill(self, request: PrefillRequest, launch: Launch) -> Handle[int]:
         self._check_alive()
-        ids = list(self._encode(request.prompt).token_ids)
+        ids, _ = prompt_ids(request.prompt, self._encoder, self._runner.vocab_size)
         collector: Collector[int] = Collector(1, lambda _: len(ids))
         priority, deadline = request.sampling.priority or 0, deadline_of(request.sampling)
         one = Sequence(ids, ResolvedSampling(max_tokens=0), collector, priority=priority, deadline=deadline)

@@ -83,8 +83,7 @@ class Outcomes:
                 seq.unread = -1
                 if seq.state is SequenceState.RUNNING:
                     before = seq.forced_tokens
-                    top = result.top_logprobs.get(sample, {})
-                    self._apply_sample(seq, result.token_ids[sample], result.logprobs[sample], top)
+                    self._apply_sample(seq, sample, result)
                     forced += seq.forced_tokens > before
                 sample += 1
             if not (work.samples and seq.ending is None):
@@ -96,11 +95,11 @@ class Outcomes:
         if seq.state is SequenceState.RUNNING and not seq.wants_results and seq.target() <= seq.pos:
             self._finish(seq, seq.ending or FinishReason.LENGTH)
 
-    def _apply_sample(self, seq: Sequence, token: int, logprob: float, top: dict[int, float]) -> None:
+    def _apply_sample(self, seq: Sequence, row: int, result: StepResult) -> None:
         try:
-            goes_on = self._take(seq, token)
-            if seq.end_id is None and seq.sampling.wants_logprobs:
-                _keep_logprob(seq, len(seq) - 1, logprob, top)
+            goes_on = self._take(seq, result.token_ids[row])
+            if seq.sampling.wants_logprobs and seq.end_id is None:
+                _keep_logprob(seq, len(seq) - 1, result.logprobs[row], result.top_logprobs.get(row, {}))
             if seq.matcher is not None and goes_on:
                 self._follow_grammar(seq)
         except Exception as error:
@@ -187,7 +186,7 @@ class Outcomes:
     def _look_for_end(self, seq: Sequence, stopped: bool) -> None:
         if stopped or (seq.matcher is not None and seq.matcher.is_terminated()):
             seq.ending = FinishReason.STOP
-        elif len(seq) >= seq.max_len:
+        elif seq.length >= seq.max_len:
             # A value that is whole at its limit was closed in time.
             whole = seq.matcher is not None and getattr(seq.matcher, "closes", False) and seq.matcher.is_complete()
             seq.ending = FinishReason.STOP if whole else FinishReason.LENGTH

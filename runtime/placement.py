@@ -125,13 +125,15 @@ class Placement:
     def decode(self, sequences: list[Sequence], counts: list[int]) -> list[Slots]:
         """Slots of their own for the next tokens of these sequences; all must be available."""
         slots = self._take(sum(counts))
+        numbers = slots.tolist()
         shares, done = [], 0
         for seq, count in zip(sequences, counts):
-            share = slots[done : done + count]
-            done += count
+            end = done + count
+            share = slots[done:end]
             self._update_row(seq, share)
-            seq.own_slots.extend(share.tolist())
+            seq.own_slots += numbers[done:end]
             shares.append(share)
+            done = end
         return shares
 
     def release(self, seq: Sequence) -> None:

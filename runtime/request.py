@@ -14,6 +14,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from .token_buffer import TokenBuffer
@@ -73,15 +74,20 @@ class ResolvedSampling:
     logprobs: bool = False
     top_logprobs: int = 0
 
-    @property
+    @cached_property
     def has_penalties(self) -> bool:
         """Whether earlier tokens change the logits."""
         return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
 
-    @property
+    @cached_property
     def wants_logprobs(self) -> bool:
         """Whether log probabilities of the output are wanted: their own, or those of alternatives."""
         return self.logprobs or self.top_logprobs > 0
+
+    @cached_property
+    def edits_logits(self) -> bool:
+        """Whether logits are changed before a token is drawn, a grammar's mask aside."""
+        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
 
 
 class TextSink(Protocol):
@@ -170,7 +176,7 @@ class Sequence:
         place: its place in the graph's order; its samples and continuations have the same.
         keeps: what of it later places need.
 
-    Positions, while it lives (all half-open, `len` = prompt and output tokens so far):
+    Positions, while it lives (all half-open, `len`, which is kept in `length`, = prompt and output tokens so far):
 
         [0, kv_len)        keys and values are in the pool: [0, tree_len) on the path of `node`, which this sequence
                            has locked; [tree_len, kv_len) in `own_slots`, which are this sequence's alone.
@@ -205,11 +211,13 @@ class Sequence:
     id: int = field(default_factory=lambda: next(_ids), init=False)
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
     output_ids: list[int] = field(default_factory=list, init=False)
+    length: int = field(default=0, init=False)
     submitted_at: float = field(default_factory=time.monotonic, init=False)
     first_step_at: float | None = field(default=None, init=False)
     first_token_at: float | None = field(default=None, init=False)
     tokens: TokenBuffer = field(init=False, repr=False)
     cancelled: bool = field(default=False, init=False)
+    checked: bool = field(default=False, init=False)
     max_len: int = field(default=0, init=False)
     arrival: int = field(default=-1, init=False)
     rank: tuple[int, int] = field(default=(-1, 0), init=False)
@@ -245,13 +253,13 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = TokenBuffer(self.prompt_ids)
-        self.lookup_at = len(self.prompt_ids)
+        self.length = self.lookup_at = len(self.prompt_ids)
         if self.logprob_start is not None:
             self.lookup_at = min(max(self.logprob_start, 1), len(self.prompt_ids))
             self.prompt_logprobs = [None] if self.logprob_start == 0 else []
 
     def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.output_ids)
+        return self.length
 
     @property
     def kv_len(self) -> int:
@@ -266,7 +274,7 @@ class Sequence:
     @property
     def wants_token(self) -> bool:
         """Whether it goes on: a token is to be sampled after the last one."""
-        return self.ending is None and len(self) < self.max_len
+        return self.ending is None and self.length < self.max_len
 
     @property
     def wants_end_logprob(self) -> bool:
@@ -290,11 +298,13 @@ class Sequence:
         """Adds an output token; it still has to run."""
         self.output_ids.append(token_id)
         self.tokens.append(token_id)
+        self.length += 1
 
     def append_run(self, ids: list[int]) -> None:
         """Adds output tokens; they still have to run."""
         self.output_ids += ids
         self.tokens.extend(ids)
+        self.length += len(ids)
 
     def note_computed(self, begin: int, end: int, *, cacheable: bool) -> None:
         """Counts why the positions [begin, end) of its prefill are computed, before they run.
@@ -329,10 +339,11 @@ class Sequence:
 
     def target(self) -> int:
         """One past the last position that still has to run; at most `pos` where none has."""
+        length = self.length
         if self.unread >= 0:
-            return len(self) + (len(self) + 1 < self.max_len)
-        if self.wants_token:
-            return len(self)
+            return length + (length + 1 < self.max_len)
+        if self.ending is None and length < self.max_len:
+            return length
         end = 0
         if self.ending is None and self.kv_len < len(self) and self.logprob_start is None:
             end = len(self)  # prefill for its own sake; where a prompt is only scored, nobody needs its last token

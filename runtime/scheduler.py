@@ -25,6 +25,7 @@ import bisect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .batch import Chain, RowUpdate
 from .engine_config import EngineConfig
@@ -39,8 +40,7 @@ __all__ = ["Plan", "Scheduler", "Work"]
 _NO_LOOKUPS = range(0)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What one sequence does in a step.
 
     Attributes:
@@ -186,16 +186,21 @@ class Scheduler:
     def _plan_decodes(self, plan: Plan) -> None:
         """One token of each decoding row, and further forced ones within the budget.
 
+        A long run of one row would hold up the others, so beside these it takes several steps.
+
         Where slots run out, the least important sequences are preempted, prefills included, until the rest fits.
         """
-        counts: list[int] = []
-        decoding: list[Sequence] = []
-        for seq in self.running:
-            if seq.pos >= seq.prefill_end and seq.target() > seq.pos:
-                count = min(seq.target() - seq.pos, plan.budget + 1) if self.config.forced_runs else 1
-                plan.budget -= count - 1
-                decoding.append(seq)
-                counts.append(count)
+        wanting = [
+            (seq, more) for seq in self.running if seq.pos >= seq.prefill_end and (more := seq.target() - seq.pos) > 0
+        ]
+        most = self.config.forced_chunk if len(wanting) > 1 else self.config.prefill_chunk
+        decoding = [seq for seq, _ in wanting]
+        counts = [1] * len(wanting)
+        if self.config.forced_runs:
+            for i, (_, more) in enumerate(wanting):
+                if more > 1:
+                    counts[i] = min(more, plan.budget + 1, most)
+                    plan.budget -= counts[i] - 1
         wanted = sum(counts)
         while wanted > self.placement.available:
             victim = self.running[-1]
@@ -240,11 +245,16 @@ class Scheduler:
     def _work(self, seq: Sequence, end: int, slots: Slots) -> Work:
         """Moves `pos` to `end`: from here on the step will run."""
         start, prompt_len = seq.pos, len(seq.prompt_ids)
+        if prompt_len <= start >= seq.ran_to and not seq.sampling.wants_logprobs:
+            # A decoding row of which nothing but its next token is wanted: the same as below, for hundreds a step.
+            seq.pos = seq.ran_to = end
+            samples = end == seq.length + (seq.unread >= 0) < seq.max_len and seq.ending is None
+            return Work(seq, start, end, slots, _NO_LOOKUPS, samples, False)
         lookups = _NO_LOOKUPS
         if seq.lookup_at < seq.lookup_end:
             first = max(seq.lookup_at, start + 1)
             lookups = range(first, max(first, min(end + 1, seq.lookup_end)))
-        samples = end == len(seq) + (seq.unread >= 0) < seq.max_len and seq.ending is None
+        samples = end == seq.length + (seq.unread >= 0) < seq.max_len and seq.ending is None
         work = Work(seq, start, end, slots, lookups, samples, seq.wants_end_logprob and start < prompt_len <= end)
         if start < prompt_len or start < seq.ran_to:
             self._count_run(seq, end)

@@ -26,7 +26,7 @@ from .outcome import Outcomes
 from .request import Sequence
 from .scheduler import Plan, Scheduler
 from .stats import Counters
-from .steps import build_samples, build_step
+from .steps import SettingArrays, build_samples, build_step
 
 __all__ = ["Stepper"]
 
@@ -76,8 +76,14 @@ class Stepper:
         self._fail = fail
         self._lookahead = Lookahead(overlap and runner.asynchronous)
         self._masks = MaskPool()
+        self._settings = SettingArrays()
         self._flight: _Flight | None = None
         self._rested = True
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a step was launched and not read."""
+        return self._flight is not None
 
     @property
     def in_flight(self) -> frozenset[Sequence]:
@@ -144,7 +150,7 @@ class Stepper:
         if flight is not None:
             self._land(flight)
         # Fills masks while the device works.
-        samples, sampled = build_samples(plan.works, self._runner, self._fail, self._masks.compute)
+        samples, sampled = build_samples(plan.works, self._runner, self._fail, self._masks.compute, self._settings)
         pending = self._runner.sample(output, samples)
         self._flight = _Flight(plan, sampled, pending, launched, cpu_s, self._rested)
         self._counters.steps += 1

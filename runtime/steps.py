@@ -10,8 +10,10 @@ grow with its length.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -20,19 +22,29 @@ from numpy.typing import NDArray
 
 from .batch import TRASH_SLOT, Chain, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
 from .grammar.matcher import Mask, Matcher, mask_words
-from .request import Sequence, SequenceState
+from .request import ResolvedSampling, Sequence, SequenceState
 from .scheduler import Work
 
-__all__ = ["build_samples", "build_step", "goes_on"]
+__all__ = ["SettingArrays", "build_samples", "build_step", "goes_on"]
 
 
 def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | None = None) -> StepBatch:
     """The ragged batch of these works."""
     q_lens = [work.end - work.start for work in works]
     offsets = [0, *accumulate(q_lens)]
-    slots = np.full(offsets[-1], TRASH_SLOT, dtype=np.int64)
-    for work, end in zip(works, offsets[1:]):
-        slots[end - len(work.slots) : end] = work.slots
+    given = [work.slots for work in works]
+    if sum(map(len, given)) == offsets[-1]:
+        slots = np.concatenate(given).astype(np.int64)
+    else:
+        slots = np.full(offsets[-1], TRASH_SLOT, dtype=np.int64)
+        for part, end in zip(given, offsets[1:]):
+            slots[end - len(part) : end] = part
+    logit_rows: list[int] = []
+    for work, offset, end in zip(works, offsets, offsets[1:]):
+        if work.samples and not work.lookups and not work.scores_end:  # most of them
+            logit_rows.append(end - 1)
+        else:
+            logit_rows += [offset + i for i in wanted_logits(work)]
     return StepBatch(
         token_ids=_token_ids(works, offsets),
         positions=_positions(works, q_lens, offsets),
@@ -40,9 +52,7 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | N
         rows=np.array([work.seq.row for work in works], dtype=np.int32),
         q_lens=np.array(q_lens, dtype=np.int32),
         kv_lens=np.array([work.end for work in works], dtype=np.int32),
-        logit_rows=np.array(
-            [offset + i for work, offset in zip(works, offsets) for i in wanted_logits(work)], dtype=np.int64
-        ),
+        logit_rows=np.array(logit_rows, dtype=np.int64),
         updates=tuple(updates),
         chains=None if chains is None else tuple(chains),
     )
@@ -51,7 +61,7 @@ def build_step(works: Seq[Work], updates: Seq[RowUpdate], chains: Seq[Chain] | N
 def goes_on(work: Work) -> bool:
     """Whether a token is drawn for a work that was planned to be sampled, now that all earlier tokens are known."""
     seq = work.seq
-    return work.samples and seq.state is SequenceState.RUNNING and work.end == len(seq) and seq.wants_token
+    return work.samples and seq.state is SequenceState.RUNNING and work.end == seq.length and seq.wants_token
 
 
 def wanted_logits(work: Work) -> list[int]:
@@ -71,24 +81,70 @@ def build_samples(
     runner: Runner,
     on_error: Callable[[Sequence, Exception], None],
     compute_masks: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None = None,
+    settings: SettingArrays | None = None,
 ) -> tuple[SampleBatch, list[Sequence]]:
     """What to do with the logits, and whose token each sampled row is.
 
     Fills the masks, so it is called while the forward pass runs.
 
-    `compute_masks` may write masks side by side (`MaskPool.compute`) before the others are asked for one by one.
+    `compute_masks` may write masks side by side (`MaskPool.compute`) before the others are asked for one by one;
+    `settings` keeps from step to step what it can.
 
     A sequence whose matcher raises is handed to `on_error`; its row is sampled without a mask, to be thrown away.
     """
-    builder = _SampleBuilder(runner, on_error)
+    builder = _SampleBuilder(runner, on_error, settings or SettingArrays())
     for work in works:
         builder.add(work)
     return builder.build(compute_masks), builder.sampled
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """As in `SampleBatch`, of the rows of a step."""
+
+    temperature: NDArray[np.float32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    seed: NDArray[np.int64]
+    sample_index: NDArray[np.int64]
+    want_logprobs: NDArray[np.bool_]
+    top_logprobs: NDArray[np.int32]
+
+
+class SettingArrays:
+    """How the rows of a step are sampled, as arrays; those of the step before where the rows are the same."""
+
+    def __init__(self) -> None:
+        self._rows: list[ResolvedSampling] = []
+        self._arrays = self._made([])
+
+    def of(self, rows: list[ResolvedSampling]) -> _Settings:
+        """The arrays of these rows; nobody may write to them."""
+        same = len(rows) == len(self._rows) and all(map(operator.is_, rows, self._rows))
+        if not same:
+            self._rows, self._arrays = rows, self._made(rows)
+        return self._arrays
+
+    def _made(self, rows: list[ResolvedSampling]) -> _Settings:
+        return _Settings(
+            temperature=np.array([s.temperature for s in rows], dtype=np.float32),
+            top_p=np.array([s.top_p for s in rows], dtype=np.float32),
+            min_p=np.array([s.min_p for s in rows], dtype=np.float32),
+            top_k=np.array([s.top_k for s in rows], dtype=np.int32),
+            seed=np.array([_as_int64(s.seed) for s in rows], dtype=np.int64),
+            sample_index=np.array([s.sample_index for s in rows], dtype=np.int64),
+            want_logprobs=np.array([s.wants_logprobs for s in rows], dtype=np.bool_),
+            top_logprobs=np.array([s.top_logprobs for s in rows], dtype=np.int32),
+        )
+
+
 class _SampleBuilder:
-    def __init__(self, runner: Runner, on_error: Callable[[Sequence, Exception], None]) -> None:
+    def __init__(
+        self, runner: Runner, on_error: Callable[[Sequence, Exception], None], settings: SettingArrays
+    ) -> None:
         self._runner = runner
+        self._settings = settings
         self._on_error = on_error
         self._num_logits = 0
         self.sampled: list[Sequence] = []
@@ -125,6 +181,8 @@ class _SampleBuilder:
         self._rows.append(row)
         if seq.matcher is not None:
             self._masked.append(index)
+        if not sampling.edits_logits:
+            return
         bias = sampling.logit_bias
         if seq.matcher is None and len(seq.output_ids) < sampling.min_tokens:
             bias = {**bias, **dict.fromkeys(sampling.end_ids | sampling.stop_token_ids, -np.inf)}
@@ -144,23 +202,23 @@ class _SampleBuilder:
             )
 
     def build(self, compute_masks: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None) -> SampleBatch:
-        settings = [seq.sampling for seq in self.sampled]
+        settings = self._settings.of([seq.sampling for seq in self.sampled])
         query_rows, query_ids, query_top = zip(*self._queries) if self._queries else ((), (), ())
         return SampleBatch(
             rows=np.array(self._rows, dtype=np.int64),
-            temperature=np.array([s.temperature for s in settings], dtype=np.float32),
-            top_p=np.array([s.top_p for s in settings], dtype=np.float32),
-            min_p=np.array([s.min_p for s in settings], dtype=np.float32),
-            top_k=np.array([s.top_k for s in settings], dtype=np.int32),
-            seed=np.array([_as_int64(s.seed) for s in settings], dtype=np.int64),
-            sample_index=np.array([s.sample_index for s in settings], dtype=np.int64),
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            top_k=settings.top_k,
+            seed=settings.seed,
+            sample_index=settings.sample_index,
             draw_index=np.array([len(seq.output_ids) for seq in self.sampled], dtype=np.int64),
             masks=self._masks(compute_masks),
             mask_rows=np.array(self._masked, dtype=np.int64),
             penalties=self._penalties,
             logit_bias=self._bias,
-            want_logprobs=np.array([s.wants_logprobs for s in settings], dtype=np.bool_),
-            top_logprobs=np.array([s.top_logprobs for s in settings], dtype=np.int32),
+            want_logprobs=settings.want_logprobs,
+            top_logprobs=settings.top_logprobs,
             query_rows=np.array(query_rows, dtype=np.int64),
             query_ids=np.array(query_ids, dtype=np.int64),
             query_top=np.array(query_top, dtype=np.int32),
@@ -202,12 +260,20 @@ def _write_mask(mask: Mask, seq: Sequence, computed: bool) -> None:
 
 def _token_ids(works: Seq[Work], offsets: list[int]) -> NDArray[np.int64]:
     ids = np.empty(offsets[-1], dtype=np.int64)
+    unread: list[int] = []  # of rows whose one token is not known yet: nearly all of a steady batch
+    places: list[int] = []
     for work, at in zip(works, offsets):
         seq = work.seq
-        known = min(work.end, len(seq))
+        if work.start == seq.length:
+            unread.append(seq.unread)
+            places.append(at)
+            continue
+        known = min(work.end, seq.length)
         ids[at : at + known - work.start] = seq.tokens.view(work.start, known)
         if known < work.end:
             ids[at + known - work.start] = -1 - seq.unread
+    if places:
+        ids[places] = -1 - np.array(unread)
     return ids
 
 

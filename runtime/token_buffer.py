@@ -5,12 +5,36 @@ In: a prompt as a list, then ids as they come. Out: int32 views of any stretch, 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TokenBuffer"]
+__all__ = ["IdList", "TokenBuffer"]
+
+
+class IdList(list[int]):
+    """Ids as a list, and the same as an array: what is asked of a hundred thousand of them is asked of the array.
+
+    Args:
+        ids: integers.
+
+    Attributes:
+        array: int32, or int64 where an id is too large for any model; nobody may write to it.
+
+    Raises:
+        TypeError: one of them is no integer.
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        super().__init__(ids)
+        try:
+            self.array: NDArray[np.signedinteger] = np.frombuffer(array("i", self), dtype=np.intc)
+        except OverflowError:
+            self.array = np.array([max(-1, min(i, 1 << 62)) for i in self], dtype=np.int64)
 
 
 class TokenBuffer:
@@ -21,7 +45,7 @@ class TokenBuffer:
     def __init__(self, ids: Sequence[int]) -> None:
         self._length = len(ids)
         self._data: NDArray[np.int32] = np.empty(max(16, self._length + self._length // 4), dtype=np.int32)
-        self._data[: self._length] = ids
+        self._data[: self._length] = ids.array if isinstance(ids, IdList) else ids
 
     def __len__(self) -> int:
         return self._length
