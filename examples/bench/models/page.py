@@ -53,7 +53,8 @@ NOTES = """## What to know
   the whole text, like those of other layers, since a fork may go on from any of its tokens.
 - **Gemma 3** runs text. Of a checkpoint with a vision tower, the text part is loaded.
 - **Mixtures of experts.** Tokens are grouped by expert, so that an expert's weights are read for a group and not for
-  each token. Equal router scores go to the lowest expert.
+  each token; one token alone reads its experts' weights and no others. Steps are replayed as CUDA graphs whatever the
+  router chooses. Equal router scores go to the lowest expert.
 - **Quantised weights** of a GGUF file become numbers of the runtime's dtype as they are loaded. Other quantised
   checkpoints are refused.
 - **Damage.** A tensor that is missing, too many, misshapen or cut short is an error that names file and tensor.

@@ -6,8 +6,8 @@
 
 Figures are kept in docs/benchmarks/models.json; the page is made from them and from this script alone. Every piece (a
 family, a format, a shape's speed, loading) has a process of its own, and FILE is written anew after each. `--limit`
-says in how many seconds all must be over: what has not ended by then is named on the page. `--only` measures some
-pieces, and `--merge` then takes these and leaves the others as they are.
+says in how many seconds all must be over: on a GPU what is timed comes first, and what has not ended by then is named
+on the page. `--only` measures some pieces, and `--merge` then takes these and leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             options.out.write_text(json.dumps({device: found}, indent=1) + "\n")
 
     given = ["--device", options.device, *["--gpu-part"] * on_gpu, *["--tiny"] * options.tiny]
-    cores = max(1, min(8, (os.cpu_count() or 1) // 2)) if device == "cuda" else 1
+    cores = max(1, min(12, (os.cpu_count() or 1) * 3 // 4)) if device == "cuda" else 1
     for pieces, at_once, least, most in (
+        ([f"speed:{name}" for name in SHAPES] if on_gpu else [], 1, 45, 300),
+        (["loading"], 1, 30, 300),
         ([f"family:{name}" for name in FAMILIES], options.at_once or cores, 20, 240),
         ([] if on_gpu else [f"format:{name}" for name in FORMATS], options.at_once or cores, 20, 240),
         ([] if on_gpu else [f"gguf:{name}" for name in GGUF_FAMILIES], options.at_once or cores, 20, 240),
-        ([f"speed:{name}" for name in SHAPES] if on_gpu else [], 1, 45, 400),
-        (["loading"], 1, 30, 400),
     ):
         some = [piece for piece in pieces if not asked or piece in asked or piece.partition(":")[2] in asked]
         run_jobs(Path(__file__), given, some, at_once=at_once, least=least, most=most, clock=clock, done=done)
