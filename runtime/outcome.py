@@ -52,7 +52,10 @@ class Outcomes:
         """Appends what the grammar forces before any token is sampled; False where the sequence is over by that."""
         try:
             if seq.matcher is not None and seq.wants_token:
-                self._follow_grammar(seq)
+                if seq.matcher.is_terminated():
+                    seq.ending = FinishReason.STOP
+                else:
+                    self._follow_grammar(seq)
         except Exception as error:
             self._fail(seq, error)
             return False
@@ -103,16 +106,10 @@ class Outcomes:
             self._fail(seq, error)
 
     def _follow_grammar(self, seq: Sequence) -> None:
-        """Ends the text where the grammar is over; else appends what must come next, until there is a choice."""
+        """Appends what must come next, until there is a choice or the text is over, which it was not before."""
         matcher = seq.matcher
         assert matcher is not None
-        while True:
-            if matcher.is_terminated():
-                seq.ending = FinishReason.STOP
-                return
-            forced = matcher.forced_tokens()
-            if not forced:
-                return
+        while forced := matcher.forced_tokens():
             if self._joins_at_once(seq, forced):
                 self._take_run(seq, forced)
                 if seq.ending is not None:

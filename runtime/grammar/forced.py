@@ -17,7 +17,7 @@ from .vocabulary import Vocabulary
 
 __all__ = ["forced_ids"]
 
-_CONTEXT_TOKENS = 8
+_CONTEXT_TOKENS = 4
 
 _FEW = 8
 """So many longer tokens that go on with one byte are tried one by one; of the others, one mask tells."""
@@ -77,8 +77,13 @@ def _certain(ids: Sequence[int], vocabulary: Vocabulary, ahead: Ahead) -> int:
         rest = vocabulary.text_bytes[ids[index]] + rest
         longer = vocabulary.longer_than(rest)
         if longer:
-            if _some_allowed(following.among(longer), ids[:index], ahead):
+            before = ids[:index]
+            last = vocabulary.replacing.get(rest)
+            if last is None or not ahead.allows([*before, last]):
+                last = _allowed_of(following.among(longer), before, ahead)
+            if last is not None:
                 certain = index
+                vocabulary.replacing[rest] = last
         elif len(rest) > 64:
             break
     return certain
@@ -116,14 +121,16 @@ class _Following:
         return known
 
 
-def _some_allowed(groups: Iterable[Sequence[int]], before: Sequence[int], ahead: Ahead) -> bool:
-    """Whether a token of these groups may come after `before`."""
+def _allowed_of(groups: Iterable[Sequence[int]], before: Sequence[int], ahead: Ahead) -> int | None:
+    """A token of these groups that may come after `before`, if there is one."""
     rest: list[int] = []
     for group in groups:
-        if any(ahead.allows([*before, token]) for token in group[:_FEW]):
-            return True
+        for token in group[:_FEW]:
+            if ahead.allows([*before, token]):
+                return token
         rest += group[_FEW:]
     if not rest:
-        return False
+        return None
     mask, found = ahead.mask_after(before), np.asarray(rest)
-    return bool((mask[found >> 5] >> (found & 31) & 1).any())
+    allowed = (mask[found >> 5] >> (found & 31) & 1).nonzero()[0]
+    return rest[allowed[0]] if len(allowed) else None

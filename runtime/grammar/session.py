@@ -193,7 +193,7 @@ class Session:
 
     def forced_tokens(self) -> list[int]:
         """The ids that must come next, whatever the model says; empty where there is a choice."""
-        if self._stands_at(self._held) or self.is_terminated() or self._core.may_end():
+        if self._ended or self._stands_at(self._held) or self._core.may_end():
             return []
         forced = self._core.forced_bytes()
         if not forced:

@@ -59,6 +59,8 @@ class Vocabulary:
         self._hf_tokenizer = hf_tokenizer
         self._beginning: dict[bytes, Mask] = {}
         self._longer: dict[bytes, Mapping[int, Sequence[int]]] = {}
+        self.replacing: dict[bytes, int] = {}
+        """Forced text → the longer token that could last replace it: often it can again (`forced.py`)."""
         self._encoded: dict[str, tuple[int, ...]] = {}
         padded = [*token_bytes, *[b""] * (vocab_size - len(token_bytes))]
         self.names = tuple(padded)
@@ -76,6 +78,7 @@ class Vocabulary:
         if found is None:
             if len(self._longer) >= _MOST_STARTS:
                 self._longer.clear()
+                self.replacing.clear()
             groups: dict[int, list[int]] = {}
             for token_id in self._going_on(start):
                 groups.setdefault(self.text_bytes[token_id][len(start)], []).append(token_id)
