@@ -41,18 +41,23 @@ class SharedStarts:
         self._texts: tuple[Encoded, ...] = ()  # replaced as a whole, the last one used first
 
     def find(self, text: str) -> tuple[Encoded, int] | None:
-        """A text that begins like this one, and how many of its borders are this one's; None where none does."""
+        """A text that begins like this one, and how many of its borders are this one's; None where none does.
+
+        The first with which it has half of that one's borders, else the one with the longest common beginning.
+        """
         best: tuple[Encoded, int] | None = None
         for known in self._texts:
             least = 0 if best is None else best[0].borders[best[1] - 1]
             if known.borders[-1] > least and _same(text, known, 0):
                 count = _common(text, known)
+                if 2 * count >= len(known.borders):
+                    return known, count
                 if known.borders[count - 1] > least:
                     best = known, count
         return best
 
     def keep(self, new: Encoded, instead: Encoded | None, shared: int) -> None:
-        """Remembers a text, in the place of one with which it has more than half of that one's borders."""
+        """Remembers a text, in the place of one with which it has half of that one's borders."""
         if instead is not None and 2 * shared < len(instead.borders):
             instead = None
         if new.borders and len(new.text) <= _MOST_CHARS:
