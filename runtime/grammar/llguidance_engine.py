@@ -7,7 +7,7 @@ No torch here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -33,13 +33,14 @@ class LLGuidanceEngine:
         wrapper = TokenizerWrapper(_Tokens(vocabulary))
         self.tokenizer = LLTokenizer(wrapper, eos_token=sorted(vocabulary.end_ids))
 
-    def compile(self, constraint: Constraint) -> LLGuidanceGrammar:
-        """Makes a constraint ready.
+    def compile(self, constraint: Constraint, written: Callable[[], None] = lambda: None) -> LLGuidanceGrammar:
+        """Makes a constraint ready; `written` is called once its grammar's text is there.
 
         Raises:
             ConstraintError: llguidance cannot read or enforce it.
         """
         grammar = llguidance_grammar(constraint, self._vocabulary.tool_format)
+        written()
         matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
         probe = matcher.deep_copy()
         if not matcher.is_error():
