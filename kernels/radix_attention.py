@@ -30,7 +30,7 @@ __all__ = ["item_rows", "radix_attention", "radix_launch"]
 MERGE_AT_ONCE = 4
 """Partial results that the merge loads together."""
 MERGE_HEADS = 1
-"""Query heads that a program of the merge does, a warp each. More were slower: fewer programs then run side by side."""
+"""Query heads that a program of the merge does; with more, fewer programs run side by side, which was slower."""
 
 
 @triton.jit
@@ -289,7 +289,7 @@ def item_rows(group: int, head_dim: int, dtype: torch.dtype, queries: int = 1) -
 
 @dataclass(frozen=True)
 class _Scratch:
-    """Partial results between the two launches, [numbers, d] and [numbers]."""
+    """Partial results between the launches, [numbers, d] and [numbers]."""
 
     part: torch.Tensor
     lse: torch.Tensor

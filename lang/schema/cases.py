@@ -56,18 +56,21 @@ class Case:
     Attributes:
         subs: the sub-schemas; only their assertions count, their applicators are done.
         parents: index → indexes of the sub-schemas that pulled it in, in place.
+        led: index → indexes of the sub-schemas that led to it in any way, below a `not` too.
         values: the only values that are left, where an `enum` or `const` takes part.
         pending: (index, keyword) of branches that are not chosen yet.
     """
 
     subs: list[Sub] = field(default_factory=list)
     parents: dict[int, set[int]] = field(default_factory=dict)
+    led: dict[int, set[int]] = field(default_factory=dict)
     values: list[Any] | None = None
     pending: list[tuple[int, str]] = field(default_factory=list)
 
     def copy(self) -> Case:
         """An independent copy."""
-        return Case(list(self.subs), {k: set(v) for k, v in self.parents.items()}, None, list(self.pending))
+        parents, led = ({k: set(v) for k, v in links.items()} for links in (self.parents, self.led))
+        return Case(list(self.subs), parents, led, None, list(self.pending))
 
     def below(self, index: int) -> list[Sub]:
         """The sub-schemas that `index` pulled in, directly or not, itself first."""
@@ -120,11 +123,18 @@ def _expand(case: Case, budget: Budget, empty: Disjoint, note: Callable[[Sub, st
     for option in _options(case, index, keyword, empty):
         budget.spend(case.subs[index], 1 + len(case.subs) // 4)
         branch = case.copy()
-        if all(_add(branch, sub, parent, budget, note) for sub in option):
+        if all(_add(branch, sub, parent, budget, note, index) for sub in option):
             yield from _expand(branch, budget, empty, note)
 
 
-def _add(case: Case, sub: Sub, parent: int | None, budget: Budget, note: Callable[[Sub, str], None]) -> bool:
+def _add(
+    case: Case,
+    sub: Sub,
+    parent: int | None,
+    budget: Budget,
+    note: Callable[[Sub, str], None],
+    origin: int | None = None,
+) -> bool:
     """Adds a sub-schema and what it pulls in without a choice; False where nothing can obey it."""
     budget.spend(sub)
     if isinstance(sub.schema, bool):
@@ -133,6 +143,9 @@ def _add(case: Case, sub: Sub, parent: int | None, budget: Budget, note: Callabl
         return bool(sub.schema)
     known = next((i for i, other in enumerate(case.subs) if other.key == sub.key), None)
     if known is not None:
+        if origin is not None:
+            _refuse_loop(case, known, origin)
+            case.led[known].add(origin)
         if parent is not None and parent != known:
             case.parents.setdefault(known, set()).add(parent)
         return True
@@ -140,10 +153,31 @@ def _add(case: Case, sub: Sub, parent: int | None, budget: Budget, note: Callabl
     alone = "$ref" in sub.schema and sub.draft.year < 2019
     case.subs.append(subschema(sub, {"$ref": sub.schema["$ref"]}) if alone and len(sub.schema) > 1 else sub)
     case.parents[index] = set() if parent is None else {parent}
+    case.led[index] = set() if origin is None else {origin}
     sub = case.subs[index]
     if not alone:
         case.pending += [(index, keyword) for keyword in _CHOICES if keyword in sub.schema]
-    return all(_add(case, pulled, index, budget, note) for pulled in _pulled(sub))
+    return all(_add(case, pulled, index, budget, note, index) for pulled in _pulled(sub))
+
+
+def _refuse_loop(case: Case, known: int, origin: int) -> None:
+    """Refuses what leads back to itself in the same place: what it says of a value is undefined."""
+    led, waiting = {origin}, [origin]
+    while waiting:
+        more = case.led[waiting.pop()] - led
+        led |= more
+        waiting += more
+    if known in led:
+        of, keyword = next(
+            (case.subs[i], name)
+            for i in (origin, *sorted(led, reverse=True))
+            for name in ("$ref", "$dynamicRef", REFUSE_REF)
+            if name in case.subs[i].schema
+        )
+        raise of.error(
+            "the schema refers to itself in the same place, without end: whether a value obeys it is undefined",
+            "$ref" if keyword == REFUSE_REF else keyword,
+        )
 
 
 def _pulled(sub: Sub) -> Iterator[Sub]:

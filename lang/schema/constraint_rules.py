@@ -10,7 +10,6 @@ import functools
 import io
 import json
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -41,9 +40,11 @@ def constraint_rules(constraint: Constraint, tool_format: str = "hermes") -> tup
 
 
 def rules_in_turns(constraint: Constraint, tool_format: str, pause: Callable[[], None]) -> tuple[dict[str, Node], str]:
-    """The same of a large constraint, read in from another process rule by rule, with a `pause` after each."""
-    known = _waiting.pop((bare(constraint), tool_format), None)
-    packed = known or apart.run(_packed, size(constraint), bare(constraint), tool_format)
+    """The same of a large constraint, read in from another process rule by rule, with a `pause` after each.
+
+    Asked after `constraint_lark` they are most likely made already there.
+    """
+    packed = apart.run(_packed, size(constraint), bare(constraint), tool_format)
     source = pickle.Unpickler(io.BytesIO(packed))
     rules: dict[str, Node] = {}
     for _ in range(source.load()):
@@ -70,22 +71,7 @@ def constraint_lark(constraint: Constraint, tool_format: str = "hermes") -> str:
     Raises:
         ConstraintError: rules that no engine follows.
     """
-    asked = (bare(constraint), tool_format)
-    if not apart.goes(size(constraint)):
-        return apart.run(_lark, size(constraint), *asked)
-    text, _waiting[asked] = apart.run(_lark_and_packed, size(constraint), *asked)
-    while len(_waiting) > _MOST_WAITING:
-        _waiting.popitem(last=False)
-    return text
-
-
-# Rules that came together with the text made of them, until they are read in.
-_waiting: OrderedDict[tuple[Constraint, str], bytes] = OrderedDict()
-_MOST_WAITING = 4
-
-
-def _lark_and_packed(constraint: Constraint, tool_format: str) -> tuple[str, bytes]:
-    return _lark(constraint, tool_format), _packed(constraint, tool_format)
+    return apart.run(_lark, size(constraint), bare(constraint), tool_format)
 
 
 def bare(constraint: Constraint) -> Constraint:

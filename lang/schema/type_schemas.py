@@ -12,6 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import override
 
+from ..errors import ConstraintError
 from .formats import format_pattern
 
 __all__ = ["SchemaForWriting"]
@@ -30,7 +31,45 @@ _KEYS = {"int": _INTEGER, "float": _DECIMAL, "decimal": _DECIMAL, "bool": "^(?:t
 
 
 class SchemaForWriting(GenerateJsonSchema):
-    """Generates the schemas."""
+    """Generates the schemas.
+
+    Raises:
+        ConstraintError: a field that no key of its own object gives (`AliasPath`): what was written would not be read.
+    """
+
+    @override
+    def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
+        """A field's own, where a key of the object is read as the field."""
+        self._check_has_key(schema)
+        return super().model_field_schema(schema)
+
+    @override
+    def dataclass_field_schema(self, schema: core_schema.DataclassField) -> JsonSchemaValue:
+        """The same of a dataclass."""
+        self._check_has_key(schema)
+        return super().dataclass_field_schema(schema)
+
+    @override
+    def typed_dict_field_schema(self, schema: core_schema.TypedDictField) -> JsonSchemaValue:
+        """The same of a TypedDict."""
+        self._check_has_key(schema)
+        return super().typed_dict_field_schema(schema)
+
+    def _check_has_key(
+        self, field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField
+    ) -> None:
+        paths = field.get("validation_alias")
+        if not isinstance(paths, list) or self._config.validate_by_name or self._config.populate_by_name:
+            return
+        is_one = not all(isinstance(path, list) for path in paths)
+        ways: list[Any] = [paths] if is_one else paths
+        if is_one or not any(len(way) == 1 and isinstance(way[0], str) for way in ways):
+            shown = " or ".join(f"AliasPath({', '.join(map(repr, way))})" for way in ways)
+            raise ConstraintError(
+                f"a field is read from {shown} only, not from a key of its own object; give it a name as well "
+                "(AliasChoices with a string, or populate_by_name=True)",
+                keyword="AliasPath",
+            )
 
     @override
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:

@@ -25,69 +25,53 @@ from .outline import Outline, OutlineError
 from .reach import Path, Reach, TooMuchWork
 from .vocabulary import Vocabulary
 
-__all__ = ["ClosingGrammar", "ClosingMatcher", "pauses"]
+__all__ = ["ClosingGrammar", "ClosingMatcher", "Steering", "pauses"]
 
 _FEED = 256
 _FAR = 4_000
-_WAITS = 256
 _LARGE = 4_000  # characters
 _TURN = 0.001  # seconds of work before a pause
 
 
-class ClosingGrammar:
-    """A `CompiledGrammar` whose matchers close their texts in time.
+class Steering:
+    """What closing the texts of a constraint takes: made when it is first needed, or ahead, beside its compiling."""
 
-    What that takes is made when it is first needed, or ahead by `prepare`: compiling need not wait for it.
-    """
-
-    def __init__(self, inner: CompiledGrammar, constraint: Constraint, vocabulary: Vocabulary) -> None:
-        self._inner = inner
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
         self._constraint = constraint
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._made = False
         self._reach: Reach | None = None
 
-    def matcher(self) -> ClosingMatcher:
-        """A fresh matcher at the start."""
-        return ClosingMatcher(self._inner.matcher(), self.prepared, self._vocabulary)
-
     @property
     def is_large(self) -> bool:
-        """Whether making the outline would hold up a step."""
+        """Whether making it would hold up a step."""
         return size(self._constraint) > _LARGE
 
-    def prepare(self, *, gently: bool = False) -> Reach | None:
-        """What is known of the grammar's places, made once; None where the grammar has no outline.
-
-        Args:
-            gently: in turns of a millisecond, between which other threads may work.
-        """
+    def prepare(self) -> Reach | None:
+        """What is known of the grammar's places, made once; None where the grammar has no outline."""
         with self._lock:
             if not self._made:
                 with contextlib.suppress(OutlineError, RecursionError, ConstraintError):
-                    self._reach = self._made_in_turns() if gently else self._made_at_once()
+                    self._reach = self._made_in_turns() if self.is_large else self._made_at_once()
                 self._made = True
             return self._reach
 
-    def prepared(self, remaining: int) -> tuple[bool, Reach | None]:
-        """Whether it is made, and what it is; a budget that may end soon waits for it."""
-        if not self._made and remaining > _WAITS:
-            return False, None
-        return True, self.prepare()
+    def warm(self, wanted: Callable[[], bool]) -> None:
+        """Follows what most texts will come to, in turns and while it is `wanted`, so that steps need not."""
+        reach = self.prepare()
+        if reach is not None:
+            reach.warm(pauses(), wanted)
 
     def _made_at_once(self) -> Reach:
         outline = Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
-        return self._warmed(Reach(outline, self._vocabulary, silent=self._silent))
+        return Reach(outline, self._vocabulary, silent=self._silent)
 
     def _made_in_turns(self) -> Reach:
+        """In turns of a millisecond, between which other threads may work."""
         pause = pauses()
         outline = Outline(*rules_in_turns(self._constraint, self._vocabulary.tool_text_format, pause), pause)
-        return self._warmed(Reach(outline, self._vocabulary, pause, silent=self._silent), pause)
-
-    def _warmed(self, reach: Reach, pause: Callable[[], None] = lambda: None) -> Reach:
-        reach.warm(pause)
-        return reach
+        return Reach(outline, self._vocabulary, pause, silent=self._silent)
 
     @property
     def _silent(self) -> int:
@@ -95,16 +79,27 @@ class ClosingGrammar:
         return len(self._vocabulary.markers) if self._constraint.form == "tools" else 0
 
 
+class ClosingGrammar:
+    """A `CompiledGrammar` whose matchers close their texts in time."""
+
+    def __init__(self, inner: CompiledGrammar, steering: Steering, vocabulary: Vocabulary) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+        self.steering = steering
+
+    def matcher(self) -> ClosingMatcher:
+        """A fresh matcher at the start."""
+        return ClosingMatcher(self._inner.matcher(), self.steering.prepare, self._vocabulary)
+
+
 class ClosingMatcher:
     """A `Matcher` (see `matcher.py`) that closes its text in time; `fill_mask_within` is told how much is left."""
 
     closes = True
 
-    def __init__(
-        self, inner: Matcher, reach: Callable[[int], tuple[bool, Reach | None]], vocabulary: Vocabulary
-    ) -> None:
+    def __init__(self, inner: Matcher, reach: Callable[[], Reach | None], vocabulary: Vocabulary) -> None:
         self._inner = inner
-        self._prepared: Callable[[int], tuple[bool, Reach | None]] | None = reach
+        self._prepare: Callable[[], Reach | None] | None = reach
         self._reach: Reach | None = None
         self._generation = 0
         self._vocabulary = vocabulary
@@ -179,23 +174,29 @@ class ClosingMatcher:
         self._close(row, remaining)
 
     def _close(self, row: Mask, remaining: int) -> None:
+        reach = self._known_places(remaining)
+        if reach is None:
+            return
         try:
-            reach = self._near(remaining)
-            if reach is not None:
-                self._narrow(row, remaining - reach.spare, reach)
+            with reach.lock:
+                if self._near(remaining, reach):
+                    self._narrow(row, remaining - reach.spare, reach)
         except OutlineError:
             self._reach = None
 
     def forced_tokens_within(self, remaining: int) -> list[int]:
         """The ids that must come next, but none where spelled so the rest would not fit: masks then decide."""
         ids = self._inner.forced_tokens()
+        reach = self._known_places(remaining) if ids else None
+        if reach is None:
+            return ids
         try:
-            reach = self._near(remaining) if ids else None
-            if reach is not None and not self._fits(ids, remaining - reach.spare, reach):
-                return []
+            with reach.lock:
+                fits = not self._near(remaining, reach) or self._fits(ids, remaining - reach.spare, reach)
         except OutlineError:
             self._reach = None
-        return ids
+            return ids
+        return ids if fits else []
 
     def is_complete(self) -> bool:
         """Whether the text so far is a whole value."""
@@ -209,20 +210,18 @@ class ClosingMatcher:
         """The ids that must come next."""
         return self._inner.forced_tokens()
 
-    def _near(self, remaining: int) -> Reach | None:
-        """What is known of the places, once the end may be near and the text was followed so far."""
-        if self._prepared is not None and remaining <= _FAR:
-            is_made, self._reach = self._prepared(remaining)
-            if is_made:
-                self._prepared = None
-        reach = self._reach
-        if reach is None:
-            return None
+    def _known_places(self, remaining: int) -> Reach | None:
+        if self._prepare is not None and remaining <= _FAR:
+            self._reach, self._prepare = self._prepare(), None
+        return self._reach
+
+    def _near(self, remaining: int, reach: Reach) -> bool:
+        """Whether the end may be near, and the text was followed so far."""
         behind = len(self._data) - self._at
         if remaining > 4 * reach.zone + behind:
-            return None
+            return False
         self._feed(reach, len(self._data) if remaining <= 2 * reach.zone + behind // 8 else _FEED)
-        return reach if self._at >= len(self._data) - 3 else None
+        return self._at >= len(self._data) - 3
 
     def _feed(self, reach: Reach, most: int) -> None:
         """Lets the outline follow the text, whole characters only."""

@@ -7,7 +7,7 @@ A constraint that cannot be enforced fails alone, with `ConstraintError`. No tor
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from ...errors import BackendClosedError, ConstraintError
 from ...schema import apart
 from .cache import BoundedCache
 from .choice import engine_for
-from .closing import ClosingGrammar, pauses
+from .closing import ClosingGrammar, Steering, pauses
 from .llguidance_engine import LLGuidanceEngine
 from .matcher import CompiledGrammar
 from .texts import texts_of
@@ -35,8 +35,8 @@ class Engine(Protocol):
 
     name: str
 
-    def compile(self, constraint: Constraint) -> CompiledGrammar:
-        """Makes a constraint ready, or raises ConstraintError."""
+    def compile(self, constraint: Constraint, written: Callable[[], None] = ...) -> CompiledGrammar:
+        """Makes a constraint ready, or raises ConstraintError; `written` is called once its grammar's text is."""
         ...
 
 
@@ -75,6 +75,8 @@ class GrammarCompiler:
         self._cache: BoundedCache[CompiledGrammar] = BoundedCache(cache_entries, cache_bytes)
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._beside: ThreadPoolExecutor | None = None
+        self._compiling = 0
         self._closed = False
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
@@ -106,34 +108,40 @@ class GrammarCompiler:
             self._check_open()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
+                self._beside = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-steering")
                 apart.start()
-                self._pool.submit(texts_of, self.vocabulary, pauses())
-            compiling = self._pool.submit(self._compiled, constraint)
-        compiling.add_done_callback(self._prepare)
+                self._beside.submit(texts_of, self.vocabulary, pauses())
+            self._compiling += 1
+            compiling = self._pool.submit(self.compile, constraint)
+        compiling.add_done_callback(self._compiled)
         return compiling
 
-    def _compiled(self, constraint: Constraint) -> CompiledGrammar:
-        made = self.compile(constraint)
-        if isinstance(made, ClosingGrammar) and made.is_large:
-            made.prepare(gently=True)  # a step would wait for it
-        return made
-
-    def _prepare(self, compiled: Future[CompiledGrammar]) -> None:
-        """Has the outline made before a step needs it."""
-        if compiled.cancelled() or compiled.exception() is not None:
-            return
-        made = compiled.result()
+    def _compiled(self, _: Future[CompiledGrammar]) -> None:
         with self._lock:
-            if isinstance(made, ClosingGrammar) and self._pool is not None and not made.is_large:
-                self._pool.submit(made.prepare)
+            self._compiling -= 1
+
+    def _prepared(self, steering: Steering) -> Future[None] | None:
+        """Has what closing takes made by another thread, beside the engine's compiling; None without threads."""
+        with self._lock:
+            if self._beside is None:
+                return None
+            return self._beside.submit(self._prepare, steering)
+
+    def _prepare(self, steering: Steering) -> None:
+        steering.prepare()
+        with self._lock:
+            if self._beside is not None:
+                self._beside.submit(steering.warm, lambda: self._beside is not None and not self._compiling)
 
     def close(self) -> None:
         """Ends the workers and drops the cache. A second call does nothing."""
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
-        if pool is not None:
+            beside, self._beside = self._beside, None
+        if pool is not None and beside is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+            beside.shutdown(wait=True, cancel_futures=True)
             apart.stop()
         self._cache.clear()
 
@@ -148,10 +156,14 @@ class GrammarCompiler:
     def _compile(self, constraint: Constraint) -> CompiledGrammar:
         engine = self._engine(self._engine_name or engine_for(constraint))
         try:
-            compiled = engine.compile(constraint)
-            if constraint.on_budget == "close":
-                return ClosingGrammar(compiled, constraint, self.vocabulary)
-            return compiled
+            if constraint.on_budget != "close":
+                return engine.compile(constraint)
+            steering = Steering(constraint, self.vocabulary)
+            making: list[Future[None] | None] = []
+            compiled = engine.compile(constraint, lambda: making.append(self._prepared(steering)))
+            if steering.is_large and making and making[0] is not None:
+                making[0].result()  # a step would wait for it
+            return ClosingGrammar(compiled, steering, self.vocabulary)
         except ConstraintError:
             raise
         except (RuntimeError, ValueError, RecursionError) as error:

@@ -11,6 +11,8 @@ one string's ordinary characters differ by their length alone, and are not follo
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -63,7 +65,7 @@ class _Ordinary:
 
 
 class Reach:
-    """The places of one outline, as far as texts came to them; used by one thread at a time.
+    """The places of one outline, as far as texts came to them; used by whoever holds its `lock`.
 
     Args:
         outline: it.
@@ -101,6 +103,7 @@ class Reach:
         self.generation = 0
         self._forget()
         self.start = outline.start
+        self.lock = threading.Lock()
         foreign = any(isinstance(node, Foreign) for node in nodes_of(outline.rules.values(), pause))
         self.spare = silent + (_SPARE if foreign else 0)
         """Tokens that may be needed beside these: without text, or where the outline reads more than the engine."""
@@ -123,20 +126,22 @@ class Reach:
         self._work = 0
         self._bytes = 0
 
-    def warm(self, pause: Callable[[], None] = lambda: None) -> None:
+    def warm(self, pause: Callable[[], None], wanted: Callable[[], bool]) -> None:
         """Follows all tokens from the places of the shortest text, so that no step has to: most texts come there."""
-        number = self.number(self.start)
-        for token_id in self.path(number) or ():
+        if not wanted():
+            return
+        with self.lock:
+            place, path = self.start, self.path(self.number(self.start)) or ()
+        for token_id in path:
             pause()
-            if len(self._places) > _MOST_WARM:
-                break
-            try:
+            with self.lock, contextlib.suppress(TooMuchWork, OutlineError):
+                number = self.number(place)
                 self.after(number)
-                number = self.walk(number, _whole(self._vocabulary.text_bytes[token_id]))
-            except (TooMuchWork, OutlineError):
-                break
-            if number < 0:
-                break
+                later = self.walk(number, _whole(self._vocabulary.text_bytes[token_id]))
+                if later >= 0 and len(self._places) < _MOST_WARM and wanted():
+                    place = self._places[later]
+                    continue
+            break
 
     def number(self, place: Place) -> int:
         """The number of a place, of this generation."""

@@ -305,3 +305,50 @@ def test_classes_are_closed_and_schemas_open_unless_asked() -> None:
 def test_types_that_nothing_can_be_written_for(type_: Any) -> None:
     with pytest.raises(ConstraintError):
         Constraint.of(type_)
+
+
+class ByPath(pydantic.BaseModel):
+    x: int = pydantic.Field(validation_alias=pydantic.AliasPath("data", "x"))
+
+
+class ByPathOrDefault(pydantic.BaseModel):
+    x: int = pydantic.Field(default=3, validation_alias=pydantic.AliasPath("data"))
+
+
+class ByPaths(pydantic.BaseModel):
+    x: int = pydantic.Field(
+        validation_alias=pydantic.AliasChoices(pydantic.AliasPath("d", 0), pydantic.AliasPath("e", "f"))
+    )
+
+
+class HoldsByPath(pydantic.BaseModel):
+    inner: list[ByPath]
+
+
+@pydantic.dataclasses.dataclass
+class DataByPath:
+    x: int = pydantic.Field(validation_alias=pydantic.AliasPath("data", "x"))
+
+
+@pytest.mark.parametrize("type_", [ByPath, ByPathOrDefault, ByPaths, HoldsByPath, DataByPath])
+def test_a_field_that_no_key_gives_is_refused(type_: type) -> None:
+    with pytest.raises(ConstraintError, match=r"read from AliasPath\('d") as caught:
+        Constraint.of(type_)
+    assert caught.value.keyword == "AliasPath"
+
+
+class ByChoice(pydantic.BaseModel):
+    x: int = pydantic.Field(validation_alias=pydantic.AliasChoices(pydantic.AliasPath("d", 0), "ex", "eks"))
+
+
+class ByName(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+
+    x: int = pydantic.Field(validation_alias=pydantic.AliasPath("data", "x"))
+
+
+@pytest.mark.parametrize(("type_", "text"), [(ByChoice, '{"ex": 7}'), (ByName, '{"x": 7}')])
+def test_a_field_that_a_key_gives_among_others_is_written_by_it(type_: type, text: str) -> None:
+    made = Constraint.of(type_)
+    assert accepts(made, text)
+    assert made.parse(text).x == 7

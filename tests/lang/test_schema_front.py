@@ -252,3 +252,37 @@ def test_deep_nesting_is_an_error_and_nothing_else() -> None:
     with pytest.raises(ConstraintError, match="deep|recursion"):
         Constraint.of(schema)
     assert accepts(int, "1")
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"$ref": "#"}, "/$ref"),
+        ({"allOf": [{"$ref": "#"}], "type": "string"}, "/allOf/0/$ref"),
+        ({"anyOf": [{"$ref": "#"}, {"type": "string"}]}, "/anyOf/0/$ref"),
+        ({"oneOf": [{"type": "null"}, {"$ref": "#"}]}, "/oneOf/1/$ref"),
+        ({"if": {"$ref": "#"}, "then": {"type": "string"}}, "/if/$ref"),
+        ({"not": {"$ref": "#"}}, None),
+        (
+            {
+                "properties": {"x": {"$ref": "#/$defs/a"}},
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+            },
+            "#/$defs/a/$ref",
+        ),
+        ({"$dynamicAnchor": "n", "$dynamicRef": "#n"}, "#n/$dynamicRef"),
+    ],
+    ids=str,
+)
+def test_a_reference_to_itself_in_the_same_place_is_refused(schema: dict[str, Any], pointer: str | None) -> None:
+    with pytest.raises(ConstraintError, match="refers to itself in the same place") as caught:
+        Constraint.json_schema(schema)
+    assert caught.value.keyword in ("$ref", "$dynamicRef")
+    assert pointer is None or caught.value.pointer == pointer
+
+
+def test_a_reference_to_itself_further_down_is_recursion() -> None:
+    assert accepts({"properties": {"a": {"$ref": "#"}}, "type": "object"}, '{"a": {"a": {}}}')
+    assert not accepts({"properties": {"a": {"$ref": "#"}}, "type": "object"}, '{"a": {"a": 1}}')
+    twice = {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}}
+    assert accepts(twice, '"x"')

@@ -68,9 +68,7 @@ def test_a_random_model_ends_whole_within_its_budget(made: Constraint, least: st
 
 def written(made: Constraint, budget: int, draw: random.Random) -> tuple[str, bool]:
     compiler = _byte_compiler()
-    matcher = ClosingMatcher(
-        compiler.compile(made).matcher(), lambda _: (True, reach_of(made, compiler)), compiler.vocabulary
-    )
+    matcher = ClosingMatcher(compiler.compile(made).matcher(), lambda: reach_of(made, compiler), compiler.vocabulary)
     row = compiler.vocabulary.empty_mask()
     out = bytearray()
     while len(out) < budget and not matcher.is_terminated():
