@@ -27,10 +27,8 @@ from .ragged_attention import attend_block, attend_seen_by_all, load_slots
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
 
-MERGE_AT_ONCE = 4
-"""Partial results that the merge loads together."""
-MERGE_HEADS = 1
-"""Query heads that a program of the merge does; with more, fewer programs run side by side, which was slower."""
+MERGE_AT_ONCE, MERGE_HEADS = 4, 1
+"""Partial results that the merge loads together; query heads of a program (with more, fewer programs run together)."""
 
 
 @triton.jit
