@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from . import reference_fixed
 from .launch import RAGGED, padded, supported
-from .ragged_attention import attend_block
+from .ragged_attention import attend_block, load_slots
 
 __all__ = ["fixed_attention", "fixed_tiles", "tile_positions"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "lens_ptr", "tiles_ptr"])
 def _fixed_attention_kernel(
     q_ptr,
     k_ptr,
@@ -77,8 +77,9 @@ def _fixed_attention_kernel(
         begin = tl.maximum(first - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
     stop = tl.minimum(kv_len, first + QUERIES)
     for n in range(begin, stop, BLOCK_N):
+        slots = load_slots(slots_ptr, n, stop, BLOCK_N)
         acc, top, total = attend_block(
-            q, acc, top, total, n, stop, position + 1, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+            q, acc, top, total, n, stop, position + 1, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
             BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
         )  # fmt: skip
     out = acc / total[:, None]
@@ -107,7 +108,7 @@ def fixed_attention(
     heads, dim = q.shape[1:]
     kv_heads = k_cache.shape[1]
     group = heads // kv_heads
-    blocks = RAGGED[q.element_size(), padded(dim, 64)][1]
+    blocks = RAGGED[q.element_size(), padded(dim, 64)].few
     if tiles is None:
         lens = kv_lens.cpu().numpy()
         listed = fixed_tiles(lens - np.diff(q_starts.cpu().numpy()), lens, tile_positions(group, dim, q.dtype))
@@ -147,7 +148,7 @@ def fixed_attention(
 
 def tile_positions(group: int, head_dim: int, dtype: torch.dtype) -> int:
     """Positions of one tile, for `fixed_tiles`."""
-    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)][1].m, padded(group, 16)) // group
+    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)].few.m, padded(group, 16)) // group
 
 
 def fixed_tiles(firsts: NDArray[np.int32], ends: NDArray[np.int32], per_tile: int) -> NDArray[np.int32]:

@@ -1,7 +1,7 @@
 """What launching a Triton kernel needs to know: device facts, padded sizes, and the block sizes measured best.
 
 In: shapes, dtypes, a device. Out: integers for a launch. The block sizes in `RAGGED` and `RADIX` were chosen from the
-table that `examples/bench/kernels.py` prints.
+table that `examples/bench/kernel_times.py` prints.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ __all__ = [
     "MOST_ROWS",
     "RADIX",
     "RAGGED",
+    "TOKEN_EXPERTS",
     "Blocks",
     "LinearBlocks",
     "RadixBlocks",
+    "RaggedBlocks",
+    "TokenExperts",
     "early_options",
     "linear_blocks",
     "multiprocessors",
@@ -39,6 +42,7 @@ class Blocks:
         m, n: rows and keys of a tile.
         warps, stages: of a program, and of its loads.
         registers: most of a thread; 0 for any number.
+        ahead: whether the slots of a block are loaded one round before its keys.
     """
 
     m: int
@@ -46,10 +50,26 @@ class Blocks:
     warps: int
     stages: int
     registers: int = 0
+    ahead: bool = False
 
     def options(self, device: torch.device) -> dict[str, int]:
         """What else a launch says."""
         return {"maxnreg": self.registers} if self.registers and device.type == "cuda" else {}
+
+
+@dataclass(frozen=True)
+class RaggedBlocks:
+    """A launch of `ragged_attention`; all tiles have the same rows.
+
+    Attributes:
+        many: for more tiles than the device runs at once.
+        few: for fewer.
+        long: for many that see thousands of positions.
+    """
+
+    many: Blocks
+    few: Blocks
+    long: Blocks
 
 
 @dataclass(frozen=True)
@@ -91,21 +111,41 @@ class LinearBlocks:
     programs: int = 0
 
 
+@dataclass(frozen=True)
+class TokenExperts:
+    """The two launches of `token_experts`.
+
+    Attributes:
+        gate_n: pairs of rows of gate and up that a program reads at once.
+        gate_warps, gate_programs: of a program, and programs of a multiprocessor.
+        down_n, down_k: outputs that a program gives, and columns that it reads at once.
+        down_warps: of a program.
+    """
+
+    gate_n: int
+    gate_warps: int
+    gate_programs: int
+    down_n: int
+    down_k: int
+    down_warps: int
+
+
 MOST_ROWS = 16
 """Rows up to which a linear layer is bound by its weights for certain."""
 WIDEST_HELD = 8192
 """Numbers of 2 bytes in a row of W up to which a program holds whole rows."""
 
-_FEW = Blocks(128, 64, 8, 5)
-RAGGED: dict[tuple[int, int], tuple[Blocks, Blocks]] = {
-    (2, 64): (_FEW, _FEW),
-    (2, 128): (Blocks(128, 32, 8, 5, registers=128), _FEW),
-    (2, 256): (Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
-    (4, 64): (Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),
-    (4, 128): (Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2)),
-    (4, 256): (Blocks(16, 32, 4, 1), Blocks(16, 32, 4, 1)),
+RAGGED: dict[tuple[int, int], RaggedBlocks] = {
+    (2, 64): RaggedBlocks(Blocks(128, 64, 8, 5), Blocks(128, 64, 8, 5), Blocks(128, 64, 8, 5)),
+    (2, 128): RaggedBlocks(
+        Blocks(128, 64, 8, 2, registers=128), Blocks(128, 64, 8, 3, ahead=True), Blocks(128, 128, 8, 3, ahead=True)
+    ),
+    (2, 256): RaggedBlocks(Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
+    (4, 64): RaggedBlocks(Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),
+    (4, 128): RaggedBlocks(Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2)),
+    (4, 256): RaggedBlocks(Blocks(16, 32, 4, 1), Blocks(16, 32, 4, 1), Blocks(16, 32, 4, 1)),
 }
-"""(bytes of a number, padded head dim) → blocks of `ragged_attention` for many programs, and for few; equal in `m`."""
+"""(bytes of a number, padded head dim) → blocks of `ragged_attention`."""
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
     (2, 64): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
@@ -116,6 +156,12 @@ RADIX: dict[tuple[int, int], RadixBlocks] = {
     (4, 256): RadixBlocks(Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), Blocks(16, 16, 4, 2), 1, 1, 8),
 }
 """(bytes of a number, padded head dim) → blocks of `radix_attention`."""
+
+TOKEN_EXPERTS: dict[int, TokenExperts] = {
+    2: TokenExperts(1, 4, 4, 4, 1024, 4),
+    4: TokenExperts(1, 8, 2, 2, 1024, 4),
+}
+"""Bytes of a number → blocks of `token_experts`."""
 
 
 def padded(size: int, least: int = 1) -> int:

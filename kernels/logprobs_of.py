@@ -18,7 +18,7 @@ __all__ = ["logprobs_of"]
 BLOCK = 4096
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "ids_ptr"])
 def _logprobs_of_kernel(logits_ptr, rows_ptr, ids_ptr, out_ptr, stride, vocab, BLOCK: tl.constexpr):
     entry = tl.program_id(0)
     row = tl.load(rows_ptr + entry).to(tl.int64)

@@ -8,7 +8,8 @@ The shared-prefix decomposition of Juravsky et al. 2024 ("Hydragen"), over the s
 2024 ("DeFT"); split keys and values after Dao et al. 2023 ("Flash-Decoding"). Wide items are scored by tensor-core
 tiles of (rows · queries · heads of one key head); what a row has for itself is cut into narrow items, the same with
 one row. A fixed number of programs takes (item, key head) units in turn and reads how many there are from the device,
-so one captured launch serves any plan. A second launch merges; a row with one partial result skips it.
+so one captured launch serves any plan. A second launch merges; a row with one partial result skips it, and where all
+rows have one, there is none.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import triton.language as tl
 from . import reference
 from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, supported
 from .programs import BEGIN_INSIDE, await_inputs, finish, let_next_begin
-from .ragged_attention import attend_block, attend_seen_by_all
+from .ragged_attention import attend_block, attend_seen_by_all, load_slots
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
 
-MERGE_AT_ONCE = 8
+MERGE_AT_ONCE = 4
 """Partial results that the merge loads together."""
+MERGE_HEADS = 1
+"""Query heads that a program of the merge does, a warp each. More were slower: fewer programs then run side by side."""
 
 
 @triton.jit
@@ -62,6 +65,7 @@ def _attend_item(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -98,12 +102,13 @@ def _attend_item(
         masked_from = start + tl.maximum(seen_by_all - start, 0) // BLOCK_N * BLOCK_N
         acc, top, total = attend_seen_by_all(
             q, acc, top, total, start, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
-            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION,
+            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD,
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
+            slots = load_slots(slots_ptr, n, stop, BLOCK_N)
             acc, top, total = attend_block(
-                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
                 BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
             )  # fmt: skip
 
@@ -118,7 +123,11 @@ def _attend_item(
     tl.store(lse_ptr + number, tl.where(saw, top + tl.log2(tl.where(saw, total, 1.0)), float("-inf")), mask=merged)
 
 
-@triton.jit
+_PLAN = ["firsts_ptr", "nums_ptr", "lens_ptr", "sizes_ptr", "merges_ptr", "wide_ptr", "members_ptr", "narrow_ptr"]
+"""Parts of a plan: read number by number, and where they lie differs from plan to plan."""
+
+
+@triton.jit(do_not_specialize_on_alignment=_PLAN)
 def _radix_attention_kernel(
     q_ptr,
     k_ptr,
@@ -154,6 +163,7 @@ def _radix_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -180,7 +190,7 @@ def _radix_attention_kernel(
                     wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
                     table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
-                    WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
+                    WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
@@ -189,7 +199,7 @@ def _radix_attention_kernel(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
                     v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
-                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, ORDER, DEPENDENT,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
     if ORDER != 1:
         await_inputs(DEPENDENT)  # also where there was nothing to do
@@ -197,11 +207,10 @@ def _radix_attention_kernel(
         finish(DEPENDENT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["tokens_ptr", "firsts_ptr", "merges_ptr", "partials_ptr"])
 def _merge_kernel(
-    rows_ptr,
+    tokens_ptr,
     firsts_ptr,
-    nums_ptr,
     merges_ptr,
     partials_ptr,
     part_ptr,
@@ -212,40 +221,42 @@ def _merge_kernel(
     QUERIES: tl.constexpr,
     MERGES: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
+    # The plan was written before the first launch of the step, so what it says is known before the inputs are there.
+    token = tl.load(tokens_ptr + tl.program_id(0) * 2)
+    row = tl.maximum(tl.load(tokens_ptr + tl.program_id(0) * 2 + 1), 0)
+    count = tl.where(token >= 0, tl.load(merges_ptr + row), 0)
+    query = token - tl.load(firsts_ptr + row)
     await_inputs(DEPENDENT)
     finish(DEPENDENT)
-    row = tl.load(rows_ptr + tl.program_id(0))
-    head = tl.program_id(1)
-    query = tl.program_id(2)
-    if row >= 0:
-        count = tl.load(merges_ptr + row)
-        first = tl.load(firsts_ptr + row)
-        num = tl.load(nums_ptr + row)
-        if (count > 1) & (first >= 0) & (query < num):
-            dims = tl.arange(0, BLOCK_D)
-            acc = tl.zeros([BLOCK_D], dtype=tl.float32)
-            top = float("-inf")
-            total = 0.0
-            for i in range(0, count, BLOCK):
-                at = i + tl.arange(0, BLOCK)
-                number = tl.load(partials_ptr + row * MERGES + at, mask=at < count, other=0)
-                place = (number.to(tl.int64) * QUERIES + query) * HEADS + head
-                lse = tl.load(lse_ptr + place, mask=at < count, other=float("-inf"))
-                inside = (at < count)[:, None] & (dims < DIM)[None, :]
-                part = tl.load(part_ptr + (place * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
-                new_top = tl.maximum(top, tl.max(lse, 0))
-                base = tl.where(new_top == float("-inf"), 0.0, new_top)
-                weight = tl.exp2(lse - base)
-                shrink = tl.exp2(top - base)
-                acc = acc * shrink + tl.sum(weight[:, None] * part, 0)
-                total = total * shrink + tl.sum(weight, 0)
-                top = new_top
-            out = acc / total
-            place = ((first + query).to(tl.int64) * HEADS + head) * DIM
-            tl.store(out_ptr + place + dims, out.to(out_ptr.dtype.element_ty), mask=dims < DIM)
+    if count > 1:
+        heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+        dims = tl.arange(0, BLOCK_D)
+        acc = tl.zeros([BLOCK_H, BLOCK_D], dtype=tl.float32)
+        top = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
+        total = tl.zeros([BLOCK_H], dtype=tl.float32)
+        for i in range(0, count, BLOCK):
+            at = i + tl.arange(0, BLOCK)
+            number = tl.load(partials_ptr + row * MERGES + at, mask=at < count, other=0)
+            place = ((number.to(tl.int64) * QUERIES + query) * HEADS)[:, None] + heads[None, :]
+            there = (at < count)[:, None] & (heads < HEADS)[None, :]
+            lse = tl.load(lse_ptr + place, mask=there, other=float("-inf"))
+            inside = there[:, :, None] & (dims < DIM)[None, None, :]
+            part = tl.load(part_ptr + (place * DIM)[:, :, None] + dims[None, None, :], mask=inside, other=0.0)
+            new_top = tl.maximum(top, tl.max(lse, 0))
+            base = tl.where(new_top == float("-inf"), 0.0, new_top)
+            weight = tl.exp2(lse - base[None, :])
+            shrink = tl.exp2(top - base)
+            acc = acc * shrink[:, None] + tl.sum(weight[:, :, None] * part, 0)
+            total = total * shrink + tl.sum(weight, 0)
+            top = new_top
+        out = acc / total[:, None]
+        place = (token.to(tl.int64) * HEADS + heads)[:, None] * DIM + dims[None, :]
+        inside = (heads < HEADS)[:, None] & (dims < DIM)[None, :]
+        tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def radix_attention(
@@ -259,12 +270,15 @@ def radix_attention(
     softcap: float = 0.0,
     queries: int = 1,
     out: torch.Tensor | None = None,
+    alone: bool = False,
 ) -> torch.Tensor:
     """See `reference.radix_attention`."""
     if not supported(q, k_cache, v_cache):
-        return reference.radix_attention(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out)
+        return reference.radix_attention(
+            q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, alone
+        )
     blocks = RADIX[q.element_size(), padded(q.shape[2], 64)]
-    return radix_launch(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, blocks)
+    return radix_launch(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, blocks, alone)
 
 
 def item_rows(group: int, head_dim: int, dtype: torch.dtype, queries: int = 1) -> int:
@@ -293,9 +307,9 @@ def radix_launch(
     queries: int,
     out: torch.Tensor | None,
     blocks: RadixBlocks,
-    merge: bool = True,
+    alone: bool = False,
 ) -> torch.Tensor:
-    """`radix_attention` with given block sizes, in one launch or two, and the merge."""
+    """`radix_attention` with given block sizes: in one launch or two, and the merge; `alone` in one."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     num_wide, members = plan["members"].shape
     heads, dim = q.shape[1:]
@@ -305,12 +319,16 @@ def radix_launch(
         torch.empty((numbers, dim), dtype=torch.float32, device=q.device),
         torch.empty(numbers, dtype=torch.float32, device=q.device),
     )
-    rows = len(plan["rows"])
+    tokens = len(plan["tokens"])
     narrow_m = padded(group * queries, 16)
-    wide_m = padded(min(members, rows) * group * queries, 16)
+    wide_m = padded(members * group * queries, 16)
     kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 1), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 2)]
-    if rows <= blocks.fused_rows:
-        kinds = [(wide_m, narrow_m, blocks.both, 2, 0)]
+    if tokens <= blocks.fused_rows:
+        # Few sizes of the wide tile, for each is a kernel to compile; small where next to nothing can be shared.
+        most = 4 if queries == 1 and tokens <= 4 else blocks.fused_rows
+        kinds = [(padded(min(members, most) * group * queries, 16), narrow_m, blocks.both, 2, 0)]
+    elif alone:
+        kinds = [(0, narrow_m, blocks.narrow, blocks.narrow_programs, 0)]
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
@@ -347,13 +365,14 @@ def radix_launch(
             WINDOW=window,
             SOFTCAP=softcap > 0,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            AHEAD=tile.ahead,
             num_warps=tile.warps,
             num_stages=tile.stages,
             ORDER=order,
             **tile.options(q.device),
             **early_options(q.device),
         )
-    if merge:
+    if not alone:
         _launch_merge(plan, scratch, out, heads, queries)
     return out
 
@@ -361,10 +380,10 @@ def radix_launch(
 def _launch_merge(
     plan: dict[str, torch.Tensor], scratch: _Scratch, out: torch.Tensor, heads: int, queries: int
 ) -> None:
-    _merge_kernel[(len(plan["rows"]), heads, queries)](
-        plan["rows"],
+    at_once = padded(min(heads, MERGE_HEADS))
+    _merge_kernel[(len(plan["tokens"]), triton.cdiv(heads, at_once))](
+        plan["tokens"],
         plan["firsts"],
-        plan["nums"],
         plan["merges"],
         plan["partials"],
         scratch.part,
@@ -375,7 +394,8 @@ def _launch_merge(
         QUERIES=queries,
         MERGES=plan["partials"].shape[1],
         BLOCK=MERGE_AT_ONCE,
+        BLOCK_H=at_once,
         BLOCK_D=padded(out.shape[2], 16),
-        num_warps=1,
+        num_warps=at_once,
         **early_options(out.device),
     )

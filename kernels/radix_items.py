@@ -3,7 +3,7 @@
 In: capacities. Out: name → part of the buffer. No tensors: the planner fills a numpy array of this layout on the CPU,
 and a buffer of the same layout on the device receives it in one copy, at addresses that never change (CUDA graphs).
 
-    rows [steps]            page-table row of each sequence of the step, -1 beyond them
+    tokens [C, 2]           number in the step of each token of the plan, and its page-table row; -1 beyond them
     firsts, nums, lens [R]  by page-table row: first token in the step and how many, positions visible to the last;
                             firsts = -1 where the row is not in the step
     sizes [2]               wide and narrow items up to the last that is in use
@@ -29,14 +29,14 @@ class RadixLayout:
     """Capacities of a plan.
 
     Attributes:
-        steps: most sequences of a step.
+        tokens: C, most tokens of a step.
         rows: R, of the page table.
         wide, members: W shared items of at most K rows.
         narrow: N items of one row.
         merges: M, most partial results of a row.
     """
 
-    steps: int
+    tokens: int
     rows: int
     wide: int
     members: int
@@ -47,7 +47,7 @@ class RadixLayout:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name → shape, in the order of the buffer."""
         return {
-            "rows": (self.steps,),
+            "tokens": (self.tokens, 2),
             "firsts": (self.rows,),
             "nums": (self.rows,),
             "lens": (self.rows,),

@@ -18,7 +18,22 @@ import triton.language as tl
 from . import reference
 from .launch import RAGGED, Blocks, multiprocessors, padded, supported
 
-__all__ = ["attend_block", "attend_seen_by_all", "query_tiles", "ragged_attention", "ragged_launch", "tile_queries"]
+__all__ = [
+    "attend_block",
+    "attend_seen_by_all",
+    "load_slots",
+    "query_tiles",
+    "ragged_attention",
+    "ragged_launch",
+    "tile_queries",
+]
+
+
+@triton.jit
+def load_slots(slots_ptr, first, stop, BLOCK_N: tl.constexpr):
+    """The slots of positions first .. first + BLOCK_N of a row, 0 for those from `stop` on."""
+    positions = first + tl.arange(0, BLOCK_N)
+    return tl.load(slots_ptr + positions, mask=positions < stop, other=0)
 
 
 @triton.jit
@@ -33,7 +48,7 @@ def attend_block(
     kv_head,
     k_ptr,
     v_ptr,
-    slots_ptr,
+    slots,
     slot_stride,
     scale,
     softcap,
@@ -45,17 +60,13 @@ def attend_block(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Goes on over positions first .. first + BLOCK_N of a row of slots; (acc, top, total) are the running sums.
+    """Goes on over positions first .. first + BLOCK_N, which lie at `slots`; (acc, top, total) are the running sums.
 
     `scale`, above 0, is in units of log2; row m sees the positions below limits[m], as far as they are below `stop`.
     """
     positions = first + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
-    if MASKED:
-        slots = tl.load(slots_ptr + positions, mask=positions < stop, other=0).to(tl.int64)
-    else:
-        slots = tl.load(slots_ptr + positions).to(tl.int64)
-    places = slots * slot_stride + kv_head * DIM
+    places = slots.to(tl.int64) * slot_stride + kv_head * DIM
     if DIM == BLOCK_D:
         keys = tl.load(k_ptr + places[None, :] + dims[:, None])
     else:
@@ -110,22 +121,33 @@ def attend_seen_by_all(
     DIM: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """`attend_block` over whole blocks of positions first .. end that every row sees.
 
     The loop stands in a condition that says that it runs: a loop that may not run would set the sums while products
-    still go on in them, and then the compiler waits for each product in turn.
+    still go on in them, and then the compiler waits for each product in turn. With AHEAD each round loads the slots of
+    the next: keys whose place is known when a round begins are fetched as many rounds ahead as there are stages, else
+    half as many. That pays where the loop is long and the tile wide.
     """
     if first < end:
+        if AHEAD:
+            slots = load_slots(slots_ptr, first, stop, BLOCK_N)
         for n in range(first, end, BLOCK_N):
+            if AHEAD:
+                next_slots = load_slots(slots_ptr, n + BLOCK_N, stop, BLOCK_N)
+            else:
+                slots = tl.load(slots_ptr + n + tl.arange(0, BLOCK_N))
             acc, top, total = attend_block(
-                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
                 BLOCK_N, BLOCK_D, DIM, False, 0, SOFTCAP, PRECISION,
             )  # fmt: skip
+            if AHEAD:
+                slots = next_slots
     return acc, top, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "lens_ptr", "tiles_ptr"])
 def _ragged_attention_kernel(
     q_ptr,
     k_ptr,
@@ -150,10 +172,12 @@ def _ragged_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     QUERIES: tl.constexpr = BLOCK_M // GROUP
-    tile = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    # Tiles in their order, all key heads of one before the next: those that begin last are the shortest, or empty.
+    kv_head = tl.program_id(0)
+    tile = tl.program_id(1)
     seq = tl.load(tiles_ptr + tile * 2)
     first = tl.load(tiles_ptr + tile * 2 + 1)
     start = tl.load(starts_ptr + seq).to(tl.int64)
@@ -182,12 +206,13 @@ def _ragged_attention_kernel(
         masked_from = seen_by_all // BLOCK_N * BLOCK_N
         acc, top, total = attend_seen_by_all(
             q, acc, top, total, 0, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
-            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION,
+            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD,
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
+            slots = load_slots(slots_ptr, n, stop, BLOCK_N)
             acc, top, total = attend_block(
-                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale, softcap,
+                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
                 BLOCK_N, BLOCK_D, DIM, True, WINDOW, SOFTCAP, PRECISION,
             )  # fmt: skip
     out = acc / total[:, None]
@@ -208,17 +233,19 @@ def ragged_attention(
     softcap: float = 0.0,
     tiles: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    long: bool = False,
 ) -> torch.Tensor:
     """See `reference.ragged_attention`. Without `tiles` it waits for the device to read `q_starts`."""
     if not supported(q, k_cache, v_cache):
         return reference.ragged_attention(
-            q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out
+            q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, long
         )
-    many, few = RAGGED[q.element_size(), padded(q.shape[2], 64)]
+    choice = RAGGED[q.element_size(), padded(q.shape[2], 64)]
     if tiles is None:
         per_tile = tile_queries(q.shape[1] // k_cache.shape[1], q.shape[2], q.dtype)
         tiles = query_tiles((q_starts[1:] - q_starts[:-1]).tolist(), per_tile).to(q.device)
-    blocks = many if len(tiles) * k_cache.shape[1] > 4 * multiprocessors(q.device) else few
+    many = len(tiles) * k_cache.shape[1] > 4 * multiprocessors(q.device)
+    blocks = choice.long if many and long else choice.many if many else choice.few
     return ragged_launch(
         q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, blocks
     )
@@ -226,7 +253,7 @@ def ragged_attention(
 
 def tile_queries(group: int, head_dim: int, dtype: torch.dtype) -> int:
     """Queries of one tile, for `query_tiles`."""
-    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)][0].m, padded(group, 16)) // group
+    return max(RAGGED[dtype.itemsize, padded(head_dim, 64)].many.m, padded(group, 16)) // group
 
 
 def query_tiles(q_lens: list[int], per_tile: int) -> torch.Tensor:
@@ -257,7 +284,7 @@ def ragged_launch(
     out = torch.empty((q.shape[0], heads, dim), dtype=q.dtype, device=q.device) if out is None else out
     if not len(tiles):
         return out
-    _ragged_attention_kernel[(len(tiles), kv_heads)](
+    _ragged_attention_kernel[(kv_heads, len(tiles))](
         q,
         k_cache,
         v_cache,
@@ -281,6 +308,7 @@ def ragged_launch(
         WINDOW=window,
         SOFTCAP=softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        AHEAD=blocks.ahead,
         num_warps=blocks.warps,
         num_stages=blocks.stages,
         **blocks.options(q.device),

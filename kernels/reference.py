@@ -154,6 +154,7 @@ def ragged_attention(
     softcap: float = 0.0,
     tiles: Tensor | None = None,
     out: Tensor | None = None,
+    long: bool = False,
 ) -> Tensor:
     """Causal attention of a ragged batch over the page table: softmax(scale · q·Kᵀ)·V for each query and head.
 
@@ -174,6 +175,7 @@ def ragged_attention(
         tiles: int32 [N, 2], sequence and first query of each tile of work (for a kernel; `q_starts` says as much).
             Queries of no tile may be left unwritten by a kernel.
         out: [T, heads, d], changed; a new tensor without it.
+        long: whether a query sees thousands of positions (for a kernel to choose its tiles by).
 
     Returns:
         `out`, in the dtype of `q`.
@@ -182,6 +184,8 @@ def ragged_attention(
     starts = q_starts.tolist()
     for b, (row, kv_len) in enumerate(zip(rows.tolist(), kv_lens.tolist())):
         queries = q[starts[b] : starts[b + 1]]
+        if not len(queries):
+            continue
         slots = page_table[row, :kv_len].long()
         limits = torch.arange(kv_len - len(queries), kv_len, device=q.device) + 1
         positions = torch.arange(kv_len, device=q.device)
@@ -201,6 +205,7 @@ def radix_attention(
     softcap: float = 0.0,
     queries: int = 1,
     out: Tensor | None = None,
+    alone: bool = False,
 ) -> Tensor:
     """`ragged_attention` of few queries per row, in the items of a plan that together cover each row once.
 
@@ -214,6 +219,7 @@ def radix_attention(
         scale, window, softcap: as for `ragged_attention`.
         queries: most queries of a row.
         out: [T, heads, d], changed; a new tensor without it.
+        alone: whether every row has one item and shares none, so that a kernel need not look for others.
 
     Returns:
         `out`; tokens of no row of the plan are left as they were.
@@ -222,6 +228,7 @@ def radix_attention(
     num_wide, members = plan["members"].shape
     firsts, nums, lens, sizes = (plan[name].tolist() for name in ("firsts", "nums", "lens", "sizes"))
     assert all(num <= queries for first, num in zip(firsts, nums) if first >= 0), "more queries than there may be"
+    assert not alone or (sizes[0] == 0 and int(plan["merges"].max()) <= 1), "some row has several items"
     partials: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     wide = [(i * members, item, plan["members"][i]) for i, item in enumerate(plan["wide"][: sizes[0]])]
     narrow = [(num_wide * members + i, item, item) for i, item in enumerate(plan["narrow"][: sizes[1]])]
@@ -235,7 +242,7 @@ def radix_attention(
             found = _attend(mine, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)
             assert (row, number + k) not in partials, "a partial result is computed twice"
             partials[row, number + k] = found
-    for row in [row for row in plan["rows"].tolist() if row >= 0 and firsts[row] >= 0]:
+    for row in dict.fromkeys(row for _, row in plan["tokens"].tolist() if row >= 0 and firsts[row] >= 0):
         listed = plan["partials"][row, : int(plan["merges"][row])].tolist()
         parts = [partials.pop((row, number)) for number in listed]
         lse = torch.stack([part[1] for part in parts])

@@ -22,7 +22,7 @@ HEADS = 8
 """Heads of one program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _rotary_store_kernel(
     qkv_ptr,
     cos_ptr,

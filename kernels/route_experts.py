@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from . import reference_experts
-from .launch import padded, supported
+from .launch import early_options, padded, supported
+from .programs import await_inputs, finish
 
 __all__ = ["route_experts"]
 
@@ -29,13 +30,17 @@ def _route_experts_kernel(
     NORMED: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    await_inputs(DEPENDENT)
+    finish(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     places = tl.arange(0, BLOCK_K)
     inside = columns < experts
     logits = tl.load(logits_ptr + token * stride + columns, mask=inside, other=float("-inf")).to(tl.float32)
     weights = tl.exp(logits - tl.max(logits, 0))
+    weights = tl.where(weights == weights, weights, 0.0)  # an id must name an expert even where numbers are missing
     total = tl.sum(weights, 0)
     left = tl.where(inside, weights, -1.0)
     ids = tl.zeros([BLOCK_K], dtype=tl.int32)
@@ -72,5 +77,6 @@ def route_experts(logits: torch.Tensor, count: int, normed: bool) -> tuple[torch
             BLOCK=padded(experts),
             BLOCK_K=padded(count),
             num_warps=1,
+            **early_options(logits.device),
         )
     return ids, shares

@@ -189,7 +189,11 @@ def _kept(
     return tl.where(kept, tl.exp(scaled), 0.0).to(tl.float64), seen_equal + num_equal
 
 
-@triton.jit
+_BY_ROW = ["temperature_ptr", "top_k_ptr", "top_p_ptr", "min_p_ptr", "numbers_ptr", "mask_of_ptr", "rows_ptr"]
+"""One number for each row: parts of one upload, at any place in it."""
+
+
+@triton.jit(do_not_specialize=["words"], do_not_specialize_on_alignment=_BY_ROW)
 def _sample_tokens_kernel(
     logits_ptr,
     temperature_ptr,

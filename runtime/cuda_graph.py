@@ -1,17 +1,19 @@
 """Short steps replayed as CUDA graphs: one launch for all layers instead of hundreds.
 
-In: a step in which every sequence has a few new tokens: decode rows, forced runs, drafts. Out: hidden states and logits
-of its tokens, from a graph captured for the next larger number of them. What a graph reads lies at fixed addresses:
-inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and page table in
-the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no plan.
+In: a step in which every sequence has a few new tokens (decode rows, forced runs, drafts), or that has few tokens in
+all (the end of a prompt of which the rest is cached). Out: hidden states of its tokens, and logits where every
+sequence has a few, from a graph captured for the next larger number of them. What a graph reads lies at fixed
+addresses: inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and
+page table in the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no
+plan.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,10 +25,10 @@ from .kv_cache import KVCache, upload
 from .models import CausalLM
 from .models.layers import Step
 
-__all__ = ["FixedAttention", "StepGraphs", "StepIds", "capture", "graph_sizes"]
+__all__ = ["ANY", "FixedAttention", "StepGraphs", "StepIds", "capture", "graph_sizes"]
 
 Tensor = torch.Tensor
-Outputs = tuple[Tensor, Tensor]
+Outputs = tuple[Tensor, Tensor | None]
 Replay = Callable[[], Outputs]
 
 _log = logging.getLogger("radicel")
@@ -36,12 +38,18 @@ _log = logging.getLogger("radicel")
 class FixedAttention(Attention, Protocol):
     """An `Attention` whose metadata can stay where a graph expects it."""
 
-    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> Any:
-        """Metadata for up to `num_seqs` sequences of at most `queries` tokens, at addresses that stay."""
+    def takes_fixed(self, batch: StepBatch, queries: int) -> bool:
+        """Whether metadata that stay do for a step, and do not make it slower than its own would."""
         ...
 
-    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:
-        """Writes to these addresses what a step needs."""
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, alone: bool = False) -> Any:
+        """Metadata for up to `num_tokens` tokens, at most `queries` of a sequence (`ANY`: any number), at addresses
+        that stay."""
+        ...
+
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> bool:
+        """Writes to these addresses what a step needs; says whether a graph with `alone` does for it, in which
+        attention looks for less."""
         ...
 
 
@@ -74,15 +82,32 @@ class StepIds:
 
 
 MOST_QUERIES = 8
-"""Most tokens of a row in a step that is replayed."""
+"""Most tokens of a row in a step that is replayed for its few tokens a row."""
+SMALL_STEP = 16
+"""Tokens of a step up to which there are graphs for two and four a row: many rows seldom have so few at most."""
+ANY = 0
+"""Stands for any number of tokens of a row."""
+ANY_SIZES = (16, 32, 64, 128, 192, 256, 320, 384, 448, 512)
+"""Tokens of the graphs for any number of tokens of a row. Larger steps keep the device busy longer than it takes to
+launch their kernels one by one."""
+
+
+class _Key(NamedTuple):
+    """A graph: its tokens, most tokens of a row, whether every row has one item of attention for itself."""
+
+    size: int
+    queries: int
+    alone: bool
 
 
 class StepGraphs:
     """The graphs of one model, captured when they are first needed, sharing one memory pool. Used by one thread.
 
-    There is one for each number of tokens (`graph_sizes`), and for each power of two of most tokens of a row up to
-    `MOST_QUERIES`; of those with several tokens a row, only every other size. Attention is told by its plan which
-    tokens are whose, all else is done token by token; so rows with more and with fewer tokens share a graph.
+    There is one for each number of tokens (`graph_sizes`) of one a row and of up to `MOST_QUERIES` a row; for small
+    steps also for the powers of two between. Attention is told by its plan which tokens are whose, all else is done
+    token by token; so rows with more and with fewer tokens share a graph. For rows with more tokens there are the
+    graphs of `ANY_SIZES`, which leave the logits to the caller. Where no row shares anything or is long, attention has
+    less to launch; for such steps there are graphs of their own.
 
     Args:
         model, kv, attention: as the runner has them; none of their tensors may move.
@@ -111,8 +136,9 @@ class StepGraphs:
         self._attention = attention
         self._ids = ids
         self._sizes = graph_sizes(most)
-        self._inputs = torch.full((3, most), TRASH_SLOT, dtype=torch.int64, device=model.device)
-        self._graphs: dict[tuple[int, int], Replay] = {}
+        longest = max(most, ANY_SIZES[-1])
+        self._inputs = torch.full((3, longest), TRASH_SLOT, dtype=torch.int64, device=model.device)
+        self._graphs: dict[_Key, Replay] = {}
         self._capture = capture or _Capture()
         self._most_bytes = most_bytes
         self._broken = False
@@ -120,27 +146,32 @@ class StepGraphs:
 
     def takes(self, batch: StepBatch) -> bool:
         """Whether a step is one that can be replayed."""
-        if self._broken or batch.num_tokens > self._sizes[-1] or int(batch.q_lens.max()) > MOST_QUERIES:
-            return False
-        return self._key(batch) in self._graphs or self.held_bytes < self._most_bytes
+        fits = self._fitting(batch)
+        return not self._broken and fits is not None and self._attention.takes_fixed(batch, fits[1])
 
     def run(self, batch: StepBatch) -> Outputs | None:
-        """Hidden states [T, hidden] and logits [T, vocab_size] of a step's T tokens, valid until the next call.
+        """Hidden states [T, hidden] of a step's T tokens, valid until the next call, and their logits [T, vocab_size].
 
-        The page table is up to date already. None where no graph could be captured; the step then runs without.
+        The logits are None where a row has more than `MOST_QUERIES` tokens, most of whose logits nobody wants. The page
+        table is up to date already. None where no graph could be captured, or there is no room for one; the step then
+        runs without.
         """
-        size, queries = key = self._key(batch)
+        fits = self._fitting(batch)
+        assert fits is not None, "asked for a step that it does not take"
+        size, queries = fits
         count = batch.num_tokens
-        self._attention.prepare_fixed(batch, self._kv.page_table, queries)
+        key = _Key(size, queries, self._attention.prepare_fixed(batch, self._kv.page_table, queries))
+        if key not in self._graphs and self.held_bytes >= self._most_bytes:
+            return None
         # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
         padded = np.full((3, size), TRASH_SLOT, np.int64)
         padded[0] = self._ids.places(np.zeros(1, np.int64))
         padded[:, :count] = self._ids.places(batch.token_ids), batch.positions, batch.slots
         self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
-        if key not in self._graphs and not self._try_to_capture(size, queries):
+        if key not in self._graphs and not self._try_to_capture(key):
             return None
         hidden, logits = self._graphs[key]()
-        return hidden[:count], logits[:count]
+        return hidden[:count], None if logits is None else logits[:count]
 
     def capture_all(self, progress: Callable[[int, int], None]) -> None:
         """Captures every graph that is not there yet, as far as their memory reaches.
@@ -148,54 +179,72 @@ class StepGraphs:
         Args:
             progress: told how many are done, of how many.
         """
-        keys = [(size, 1 << bits) for bits in range(MOST_QUERIES.bit_length()) for size in self._sizes_of(1 << bits)]
-        for done, (size, queries) in enumerate(keys):
+        kinds = [*(1 << bits for bits in range(MOST_QUERIES.bit_length())), ANY]
+        keys = [
+            _Key(size, queries, alone)
+            for queries in kinds
+            for alone in ((True, False) if queries != ANY else (False,))
+            for size in self._sizes_of(queries)
+        ]
+        for done, key in enumerate(keys):
             progress(done, len(keys))
-            if (size, queries) in self._graphs or self._broken or self.held_bytes >= self._most_bytes:
+            if key in self._graphs or self._broken or self.held_bytes >= self._most_bytes:
                 continue
             # Nobody's tokens in nobody's rows, so that the one run before capturing changes nothing.
             self._inputs.fill_(TRASH_SLOT)
-            self._attention.prepare_fixed(_NOBODY, self._kv.page_table, queries)
-            self._try_to_capture(size, queries)
+            self._attention.prepare_fixed(_NOBODY, self._kv.page_table, key.queries)
+            self._try_to_capture(key)
         progress(len(keys), len(keys))
 
-    def _sizes_of(self, queries: int) -> list[int]:
+    def _sizes_of(self, queries: int) -> Sequence[int]:
         """Numbers of tokens that get a graph, where a row has up to so many."""
-        return self._sizes if queries == 1 else [size for size in self._sizes[-1::-2][::-1] if size >= queries]
+        if queries == ANY:
+            return ANY_SIZES
+        most = SMALL_STEP if 1 < queries < MOST_QUERIES else self._sizes[-1]
+        return [size for size in self._sizes if queries <= size <= most]
 
-    def _key(self, batch: StepBatch) -> tuple[int, int]:
-        """Tokens of the graph for a step, and most tokens of a row there."""
-        queries = 1 << (int(batch.q_lens.max()) - 1).bit_length()
-        return next(size for size in self._sizes_of(queries) if size >= batch.num_tokens), queries
+    def _fitting(self, batch: StepBatch) -> tuple[int, int] | None:
+        """Tokens of the graph for a step, and most tokens of a row there; None where there is none so large."""
+        queries = _queries(batch)
+        size = next((size for size in self._sizes_of(queries) if size >= batch.num_tokens), None)
+        return None if size is None else (size, queries)
 
-    def _try_to_capture(self, size: int, queries: int) -> bool:
+    def _try_to_capture(self, key: _Key) -> bool:
         try:
-            self._graphs[size, queries] = self._captured(size, queries)
+            self._graphs[key] = self._captured(key)
         except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
             self._broken = True
-            _log.warning("no CUDA graph for %d tokens, steps run without: %s", size, error)
+            _log.warning("no CUDA graph for %d tokens, steps run without: %s", key.size, error)
         return not self._broken
 
-    def _captured(self, size: int, queries: int) -> Replay:
+    def _captured(self, key: _Key) -> Replay:
         began, free = time.perf_counter(), _free_bytes(self._inputs.device)
-        replay = self._capture(lambda: self._step(size, queries))
+        replay = self._capture(lambda: self._step(key))
         self.held_bytes += max(0, free - _free_bytes(self._inputs.device))
         _log.info(
             "captured a graph for steps of %d tokens, %d a row, in %.2f s; %d graphs hold %.0f MB",
-            size, queries, time.perf_counter() - began, len(self._graphs) + 1, self.held_bytes / 1e6,
+            key.size, key.queries, time.perf_counter() - began, len(self._graphs) + 1, self.held_bytes / 1e6,
         )  # fmt: skip
         return replay
 
-    def _step(self, size: int, queries: int) -> Outputs:
-        places, positions, slots = self._inputs[:, :size].unbind(0)
+    def _step(self, key: _Key) -> Outputs:
+        places, positions, slots = self._inputs[:, : key.size].unbind(0)
         token_ids = self._ids.of(places)
-        meta = self._attention.fixed_meta(self._kv.page_table, size, queries)
+        meta = self._attention.fixed_meta(self._kv.page_table, key.size, key.queries, key.alone)
         hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
-        return hidden, self._model.logits(hidden)
+        return hidden, None if key.queries == ANY else self._model.logits(hidden)
 
 
 _NONE64, _NONE32 = np.empty(0, np.int64), np.empty(0, np.int32)
 _NOBODY = StepBatch(_NONE64, _NONE64, _NONE64, _NONE32, _NONE32, _NONE32, _NONE64)
+
+
+def _queries(batch: StepBatch) -> int:
+    """Most tokens of a row in the graphs for a step."""
+    most = int(batch.q_lens.max())
+    if most > MOST_QUERIES:
+        return ANY
+    return MOST_QUERIES if batch.num_tokens > SMALL_STEP and most > 1 else 1 << (most - 1).bit_length()
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -25,6 +25,8 @@ class EngineConfig:
         prefix_cache: whether sequences share prefixes and leave them in the tree; False is for comparison.
         forced_runs: whether a run of forced tokens enters one step together; False feeds one a step, with the same
             outcome.
+        forced_chunk: most tokens of such a run in a step in which other sequences decode: longer ones would make the
+            step slower for all.
         overlap: whether a step is launched before the results of the last one are read, where the device works beside
             the CPU; False is for comparison.
         leases: whether eviction and admission look ahead at what the requests of a graph will need; False is for
@@ -45,6 +47,7 @@ class EngineConfig:
     policy: str = "prefix"
     prefix_cache: bool = True
     forced_runs: bool = True
+    forced_chunk: int = 8
     overlap: bool = True
     leases: bool = True
     lease_price: int = 128

@@ -32,6 +32,8 @@ __all__ = [
 
 ALIGNMENT = 16
 """Bytes; kernels load that many at once."""
+LONG_UPDATE = 4096
+"""Page-table entries from which on their places are worked out on the device."""
 CPU_KV_BYTES = 4 << 30
 """Most bytes of keys and values on a CPU."""
 
@@ -114,10 +116,13 @@ class KVCache:
         slots = np.concatenate(parts).astype(np.int32, copy=False)
         cells = np.array(rows, np.int64) * self.context_length + np.array(starts, np.int64)
         self._check(updates, np.array(rows), np.array(starts), counts, slots)
-        # Of each entry, its first cell and those that follow.
-        before = np.cumsum(counts) - counts
-        cells = np.repeat(cells - before, counts) + np.arange(len(slots), dtype=np.int64)
-        where, what = upload_together((cells, slots), self.device)
+        first = cells - np.cumsum(counts) + counts  # of each entry, less the number of its first slot among all
+        if len(slots) < LONG_UPDATE:
+            where, what = upload_together((np.repeat(first, counts) + np.arange(len(slots)), slots), self.device)
+        else:  # a third of the bytes to pack and send
+            what, begins, sizes = upload_together((slots, first, counts), self.device)
+            where = torch.repeat_interleave(begins, sizes, output_size=len(slots))
+            where += torch.arange(len(slots), device=self.device)
         self.page_table.view(-1).index_copy_(0, where, what)
 
     def _check(

@@ -21,17 +21,21 @@ from .attention import make_attention
 from .batch import SampleBatch, StepBatch, StepResult, StepTimes
 from .cuda_graph import FixedAttention, StepGraphs, StepIds
 from .deterministic import FixedRows, choose_by_row, make_fixed
+from .grammar.matcher import mask_words
 from .kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit, upload, upload_together
 from .logprobs import Found, Top, look_up
 from .models import CausalLM
 from .models.layers import Step
 from .penalties import TokenCounts
+from .rehearsal import sample_of_nobody, step_of_nobody
 from .sampler import choose
 
 __all__ = ["ModelRunner", "Pending", "StepOutput", "bytes_per_slot", "kv_slots_that_fit"]
 
 Tensor = torch.Tensor
 
+REHEARSED = (64, 1024, 4096)
+"""Tokens of the prompts that warming up runs."""
 LOGIT_BYTES = 256 << 20
 """Most bytes of float32 logits that are held at once, where more rows than are sampled want a look-up."""
 
@@ -153,8 +157,7 @@ class ModelRunner:
             if self._graphs is not None and self._graphs.takes(batch):
                 replayed = self._graphs.run(batch)
                 if replayed is not None:
-                    where = None if len(batch.logit_rows) == batch.num_tokens else batch.logit_rows
-                    return self._launched(StepOutput(*replayed, self._model.logits, where))
+                    return self._launched(self._replayed(batch, *replayed))
             all_rows = len(batch.logit_rows) == batch.num_tokens
             places, positions, slots, rows = upload_together(
                 (self._ids.places(batch.token_ids), batch.positions, batch.slots, batch.logit_rows), self.device
@@ -168,9 +171,19 @@ class ModelRunner:
                 attention=self._attention,
                 meta=self._attention.prepare(batch, self._kv.page_table),
             )
-            hidden = self._model.forward(step)
-            few = len(hidden) <= self._logit_chunk
-            return self._launched(StepOutput(hidden, self._model.logits(hidden) if few else None, self._model.logits))
+            return self._launched(self._with_logits(self._model.forward(step)))
+
+    def _replayed(self, batch: StepBatch, hidden: Tensor, logits: Tensor | None) -> StepOutput:
+        """What a graph gave for all tokens, and which of them are the step's logit rows."""
+        all_rows = len(batch.logit_rows) == batch.num_tokens
+        if logits is not None:
+            return StepOutput(hidden, logits, self._model.logits, None if all_rows else batch.logit_rows)
+        picked = hidden if all_rows else hidden.index_select(0, upload(batch.logit_rows, self.device))
+        return self._with_logits(picked)
+
+    def _with_logits(self, hidden: Tensor) -> StepOutput:
+        few = len(hidden) <= self._logit_chunk
+        return StepOutput(hidden, self._model.logits(hidden) if few else None, self._model.logits)
 
     def _launched(self, output: StepOutput) -> StepOutput:
         if self._clock is not None:
@@ -197,9 +210,24 @@ class ModelRunner:
 
     def warm_up(self, progress: Callable[[int, int], None]) -> None:
         """Makes ready what the first steps of each size would stop for; `progress` is told how many of how many."""
-        if self._graphs is not None:
-            with torch.inference_mode():
+        with torch.inference_mode():
+            if self._graphs is not None:
                 self._graphs.capture_all(progress)
+        self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Runs steps that no graph replays, and both ways to sample: what they need is compiled and loaded then."""
+        graphs, self._graphs = self._graphs, None
+        shapes = [(1, most) for most in REHEARSED if most <= self.context_length]
+        if graphs is None:
+            shapes += [(rows, queries) for queries in (1, 2, 4, 8) for rows in (1, min(16, self.num_rows))]
+        try:
+            for rows, queries in shapes:
+                for words in (None, mask_words(self.vocab_size)):
+                    output = self.forward(step_of_nobody(rows, queries))
+                    self.sample(output, sample_of_nobody(words)).read()
+        finally:
+            self._graphs = graphs
 
     def penalty_state(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> TokenCounts:
         """Counts for a sequence with penalties."""

@@ -186,18 +186,21 @@ class Scheduler:
     def _plan_decodes(self, plan: Plan) -> None:
         """One token of each decoding row, and further forced ones within the budget.
 
+        A long run of one row would hold up the others, so beside these it takes several steps.
+
         Where slots run out, the least important sequences are preempted, prefills included, until the rest fits.
         """
-        counts: list[int] = []
-        decoding: list[Sequence] = []
-        for seq in self.running:
-            if seq.pos >= seq.prefill_end and (more := seq.target() - seq.pos) > 0:
-                count = 1
-                if more > 1 and self.config.forced_runs:
-                    count = min(more, plan.budget + 1)
-                    plan.budget -= count - 1
-                decoding.append(seq)
-                counts.append(count)
+        wanting = [
+            (seq, more) for seq in self.running if seq.pos >= seq.prefill_end and (more := seq.target() - seq.pos) > 0
+        ]
+        most = self.config.forced_chunk if len(wanting) > 1 else self.config.prefill_chunk
+        decoding = [seq for seq, _ in wanting]
+        counts = [1] * len(wanting)
+        if self.config.forced_runs:
+            for i, (_, more) in enumerate(wanting):
+                if more > 1:
+                    counts[i] = min(more, plan.budget + 1, most)
+                    plan.budget -= counts[i] - 1
         wanted = sum(counts)
         while wanted > self.placement.available:
             victim = self.running[-1]

@@ -75,7 +75,7 @@ class Stepper:
         self._counters = counters
         self._fail = fail
         self._lookahead = Lookahead(overlap and runner.asynchronous)
-        self._masks = MaskPool(runner.vocab_size)
+        self._masks = MaskPool()
         self._settings = SettingArrays()
         self._flight: _Flight | None = None
         self._rested = True

@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import platform
 import queue
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -142,8 +141,6 @@ class XGrammar:
 
 def work(engine: str, tokenizer_folder: str, asked: Any, answers: Any) -> None:
     """A process: schemas in, (compile seconds, mask seconds, forced, tokens) or None out."""
-    # Modules beside this file are no packages: transformers would take `kernels.py` for one that it knows.
-    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)

@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-# In this script's place: a `kernels.py` lies beside it, and transformers would take that for the package of that name.
-sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).resolve().parent / "workloads"))
 
 from cpu_parts import MEASURES, Bench

@@ -21,9 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# In this script's place: a `kernels.py` lies beside it, and transformers would take that for the package of that name.
-sys.path.pop(0)
-
 from pydantic import BaseModel
 from radicel import LocalRuntime
 from radicel.runtime.grammar.session import Session

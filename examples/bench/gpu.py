@@ -29,8 +29,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# In this script's place: a `kernels.py` lies beside it, and transformers would take that for the package of that name.
-sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).resolve().parent / "workloads"))
 
 from gpu_rows import PARTS, ROWS, markdown

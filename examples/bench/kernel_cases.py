@@ -1,4 +1,4 @@
-"""Inputs for `kernels.py`: caches, page tables and plans of the shapes that structured programs make.
+"""Inputs for `kernel_times.py`: caches, page tables and plans of the shapes that structured programs make.
 
 In: a shape in words. Out: tensors on the device, and the fewest bytes and operations that the work takes.
 """
@@ -111,7 +111,9 @@ def plan_of(case: Decode, members: int, tuning: RadixTuning, queries: int = 1) -
     """The plan of a step, on the device."""
     rows = len(case.lens)
     kv_heads = case.caches[0][0].shape[1]
-    layout = RadixLayout(steps=rows, rows=rows, wide=1024, members=members, narrow=2048 + 2 * rows, merges=96)
+    layout = RadixLayout(
+        tokens=rows * queries, rows=rows, wide=1024, members=members, narrow=2048 + 2 * rows, merges=96
+    )
     planner = RadixPlanner(layout, kv_heads=kv_heads, tuning=tuning)
     numbers = np.arange(rows, dtype=np.int32)
     planner.update(numbers, numbers * queries, np.full(rows, queries, np.int32), case.lens, case.chains)

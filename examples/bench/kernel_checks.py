@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 from kernel_cases import VOCAB, plan_of, prefill, random, sampling_inputs, shared_prefixes
-from radicel.kernels import KERNELS, reference
+from radicel.kernels import KERNELS, reference, reference_experts
+from radicel.kernels.grouped_experts import experts_launch
 from radicel.kernels.radix_attention import item_rows
 from radicel.runtime.attention.radix_plan import RadixTuning
 
@@ -115,6 +116,64 @@ def small_checks() -> Iterator[Check]:
         for vocab in (1000, 32003, VOCAB):
             yield f"sample_tokens {dtype} {vocab}", lambda a=(dtype, vocab): _sample_error(*a), 0.0
             yield f"logprobs_of {dtype} {vocab}", lambda a=(dtype, vocab): _logprob_error(*a), 1e-5
+
+
+def expert_checks() -> Iterator[Check]:
+    """Mixtures of experts: one token, scanned and sorted pairs, as many experts as there are published shapes."""
+    for dtype, tolerance in TOLERANCES.items():
+        for tokens in (1, 2, 13, 64, 65, 700):
+            for experts, chosen, width, inner in ((128, 8, 512, 192), (8, 2, 1024, 768), (6, 3, 200, 72)):
+                yield (
+                    f"grouped_experts {dtype} {tokens} tokens, {chosen} of {experts}, {width}x{inner}",
+                    lambda a=(dtype, tokens, experts, chosen, width, inner): _experts_error(*a),
+                    tolerance,
+                )
+        for experts, chosen in ((128, 8), (8, 2), (1000, 20)):
+            yield (
+                f"route_experts {dtype} {chosen} of {experts}",
+                lambda a=(dtype, experts, chosen): _route_error(*a),
+                2e-5,
+            )
+
+
+def expert_inputs(
+    dtype: torch.dtype, tokens: int, experts: int, chosen: int, width: int, inner: int
+) -> tuple[torch.Tensor, ...]:
+    """Arguments of `grouped_experts`."""
+    ids, shares = reference_experts.route_experts(random(tokens, experts), chosen, True)
+    gate_up = random(experts, 2 * inner, width, dtype=dtype) / width**0.5
+    return (
+        random(tokens, width, dtype=dtype),
+        gate_up,
+        random(experts, width, inner, dtype=dtype) / inner**0.5,
+        ids,
+        shares,
+    )
+
+
+def _experts_error(dtype: torch.dtype, tokens: int, experts: int, chosen: int, width: int, inner: int) -> float:
+    """The worst of what the runtime chooses, with norm and residual and without, and of every way to find pairs."""
+    inputs = expert_inputs(dtype, tokens, experts, chosen, width, inner)
+    x, gate_up, down, ids, shares = inputs
+    wide = (x.double(), gate_up.double(), down.double(), ids, shares)
+    kernel, norm, residual = KERNELS["grouped_experts"].triton(), random(width, dtype=dtype), random(tokens, width)
+    residual = residual.to(dtype)
+    wanted = reference_experts.grouped_experts(*wide)
+    whole = reference_experts.grouped_experts(*wide, norm.double(), 1e-5, residual.double())
+    ways = [(True, 16)] * (tokens * chosen <= 512) + [(False, 16), (False, 64), (False, 128)]
+    return max(
+        error(kernel(*inputs), wanted),
+        error(kernel(*inputs, norm, 1e-5, residual), whole),
+        *(error(experts_launch(*inputs, None, scans=scans, block=block), wanted) for scans, block in ways),
+    )
+
+
+def _route_error(dtype: torch.dtype, experts: int, chosen: int) -> float:
+    logits = (random(300, experts) * 3).to(dtype)
+    ids, shares = KERNELS["route_experts"].triton()(logits, chosen, True)
+    wanted_ids, wanted = reference_experts.route_experts(logits, chosen, True)
+    assert torch.equal(ids, wanted_ids), "other experts were chosen"
+    return error(shares, wanted)
 
 
 def _norm_error(dtype: torch.dtype, tokens: int, width: int) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from collections.abc import Iterator
 
 from . import charsets, hurry
 from .charsets import CharSet
@@ -32,7 +33,7 @@ from .regex_ast import (
     seq,
 )  # fmt: skip
 
-__all__ = ["after", "completion", "is_empty", "kinds", "matches"]
+__all__ = ["after", "completion", "first_sets", "is_empty", "kinds", "matches"]
 
 _MOST_STATES = 500
 _MOST_CHARACTERS = 100_000
@@ -166,16 +167,22 @@ def kinds(node: Node, low: int, high: int) -> list[int]:
 
 
 def _edges(node: Node, edges: set[int]) -> None:
-    if isinstance(node, Chars):
-        for low, high in node.chars:
+    for chars in first_sets(node):
+        for low, high in chars:
             edges.update((low, high + 1))
+
+
+def first_sets(node: Node) -> Iterator[CharSet]:
+    """The sets of characters that the node's beginning asks of; what is in the same ones leads to the same node."""
+    if isinstance(node, Chars):
+        yield node.chars
     elif isinstance(node, (Alt, And)):
         for one in node.options if isinstance(node, Alt) else node.parts:
-            _edges(one, edges)
+            yield from first_sets(one)
     elif isinstance(node, (Repeat, Not)):
-        _edges(node.item if isinstance(node, Repeat) else node.part, edges)
+        yield from first_sets(node.item if isinstance(node, Repeat) else node.part)
     elif isinstance(node, Seq):
         for item in node.items:
-            _edges(item, edges)
+            yield from first_sets(item)
             if not nullable(item):
                 break

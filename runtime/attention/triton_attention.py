@@ -21,7 +21,7 @@ from ...kernels.radix_attention import item_rows
 from ...kernels.radix_items import RadixLayout
 from ...kernels.ragged_attention import tile_queries
 from ..batch import StepBatch
-from ..kv_cache import upload
+from ..kv_cache import upload, upload_together
 from .radix_plan import RadixPlanner, RadixTuning
 
 __all__ = ["TritonAttention", "TritonMeta", "create"]
@@ -34,16 +34,40 @@ PARTIALS = 4096
 """Partial results that shared items may have, and narrow ones beyond two for each row, in one plan."""
 MERGES = 64
 """Most partial results of a row."""
+LONG = 4096
+"""Positions that a query of the long rows sees on average from which on tiles for long contexts are faster."""
+FIXED_TOKENS = 512
+"""Most tokens of a step with many tokens a row whose metadata stay where they are."""
+FIXED_ROWS = 32
+"""Most sequences of a step with many tokens a row whose metadata stay where they are."""
+SOON_READ = 2048
+"""Positions of a row with few tokens that one program reads about as fast as the items of a plan would be read."""
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """The long rows of a step: arguments of `ragged_attention`, int32 on the device."""
+    """The long rows of a step: arguments of `ragged_attention`, int32 on the device, and whether they see much."""
 
     rows: Tensor
     starts: Tensor
     lens: Tensor
     tiles: Tensor
+    long: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Short rows of a step: arguments of `radix_attention`.
+
+    Attributes:
+        queries: most tokens of a row.
+        parts: of the plan.
+        alone: whether every row has one item and shares none.
+    """
+
+    queries: int
+    parts: dict[str, Tensor]
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -53,12 +77,56 @@ class TritonMeta:
     Attributes:
         page_table: int32 [rows, context].
         ragged: the rows with many tokens, None where there is none.
-        plans: (most tokens of a row, the parts of its plan) for the others.
+        plans: of the others.
     """
 
     page_table: Tensor
     ragged: Ragged | None
-    plans: tuple[tuple[int, dict[str, Tensor]], ...]
+    plans: tuple[Planned, ...]
+
+
+class _FixedTiles:
+    """A `Ragged` of up to `FIXED_ROWS` sequences, at an address that stays.
+
+    A further sequence, the last, has no tokens and sees nothing: tiles that are not in use are of it.
+
+    Args:
+        per_tile: queries of a tile.
+        num_tokens: most tokens of a step.
+    """
+
+    def __init__(self, per_tile: int, num_tokens: int, device: torch.device) -> None:
+        self._per_tile = per_tile
+        shapes = {"rows": FIXED_ROWS + 1, "starts": FIXED_ROWS + 2, "lens": FIXED_ROWS + 1}
+        shapes["tiles"] = 2 * self._most_tiles(num_tokens)
+        ends = np.cumsum([-(-size // 4) * 4 for size in shapes.values()]).tolist()
+        self._places = {
+            name: slice(begin, begin + size) for (name, size), begin in zip(shapes.items(), [0, *ends[:-1]])
+        }
+        self._host = np.zeros(ends[-1], np.int32)
+        self._buffer = upload(self._host.copy(), device)
+
+    def view(self, num_tokens: int) -> Ragged:
+        """The part for steps of up to so many tokens."""
+        rows, starts, lens, tiles = (self._buffer[place] for place in self._places.values())
+        return Ragged(rows, starts, lens, tiles.view(-1, 2)[: self._most_tiles(num_tokens)])
+
+    def send(self, batch: StepBatch, tiles: NDArray[np.int32]) -> None:
+        """Brings the buffer up to date, without waiting."""
+        rows, starts, lens, held = (self._host[place] for place in self._places.values())
+        count = batch.num_seqs
+        rows[:count] = batch.rows
+        starts[:] = batch.num_tokens
+        starts[:count] = _starts(batch)
+        lens[:count], lens[count:] = batch.kv_lens, 0
+        held = held.reshape(-1, 2)
+        held[:] = FIXED_ROWS, 0
+        held[: len(tiles)] = tiles
+        self._buffer.copy_(upload(self._host.copy(), self._buffer.device), non_blocking=True)
+
+    def _most_tiles(self, num_tokens: int) -> int:
+        """Whole tiles, and one that is not full for each sequence."""
+        return num_tokens // self._per_tile + min(num_tokens, FIXED_ROWS)
 
 
 class _Plan:
@@ -77,9 +145,9 @@ class _Plan:
         size = self.planner.layout.size if self.planner.changed else self.planner.layout.step_size
         self.buffer[:size].copy_(upload(self.planner.buffer[:size].copy(), self.buffer.device), non_blocking=True)
 
-    def first_rows(self, count: int) -> dict[str, Tensor]:
-        """The parts, for a step of at most `count` sequences."""
-        return {**self.parts, "rows": self.parts["rows"][:count]}
+    def first_tokens(self, count: int) -> dict[str, Tensor]:
+        """The parts, for a step of at most `count` tokens."""
+        return {**self.parts, "tokens": self.parts["tokens"][:count]}
 
 
 def create(
@@ -115,6 +183,7 @@ class TritonAttention:
         self._head_dim = head_dim
         self._dtype = dtype
         self._per_tile = tile_queries(self._group, head_dim, dtype)
+        self._fixed = _FixedTiles(self._per_tile, FIXED_TOKENS, device)
         self._plans: dict[int, _Plan] = {}
         self._ragged = find("ragged_attention", device)
         self._radix = find("radix_attention", device)
@@ -126,17 +195,38 @@ class TritonAttention:
         plans = []
         for queries in np.unique(kinds[kinds > 0]).tolist():
             mine = np.flatnonzero(kinds == queries)
-            plans.append((queries, self._planned(queries, batch, starts, mine, page_table)))
+            plans.append(self._planned(queries, batch, starts, mine, page_table))
         long_rows = np.flatnonzero(kinds == 0)
-        return TritonMeta(page_table, self._tiles(batch, starts, long_rows) if len(long_rows) else None, tuple(plans))
+        return TritonMeta(
+            page_table, self._ragged_of(batch, starts, long_rows) if len(long_rows) else None, tuple(plans)
+        )
 
-    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:
-        """Plans a step for the graph that was captured with `fixed_meta` of as many queries."""
-        self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table)
+    def takes_fixed(self, batch: StepBatch, queries: int) -> bool:
+        """Whether a step may be replayed: with `queries` of 0, where its short rows are not too many and not too long
+        to be read as tiles."""
+        if queries:
+            return True
+        short = batch.q_lens <= SHORT
+        return batch.num_seqs <= FIXED_ROWS and not bool((batch.kv_lens[short] > SOON_READ).any())
 
-    def fixed_meta(self, page_table: Tensor, num_seqs: int, queries: int = 1) -> TritonMeta:
-        """What to capture a graph with: steps of up to `num_seqs` sequences with at most `queries` tokens each."""
-        return TritonMeta(page_table, None, ((queries, self._plan(queries, page_table).first_rows(num_seqs)),))
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> bool:
+        """Plans a step for the graph that was captured with `fixed_meta` of as many queries.
+
+        Returns:
+            `alone` of that graph.
+        """
+        if queries:
+            return self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table).alone
+        self._fixed.send(batch, self._tiles(batch, np.arange(batch.num_seqs)))
+        return False
+
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, alone: bool = False) -> TritonMeta:
+        """What to capture a graph with: steps of up to `num_tokens` tokens, at most `queries` of a sequence; 0 queries
+        stand for any number, and then all rows are tiles. With `alone` no row may have several items."""
+        if not queries:
+            return TritonMeta(page_table, self._fixed.view(num_tokens), ())
+        parts = self._plan(queries, page_table).first_tokens(num_tokens)
+        return TritonMeta(page_table, None, (Planned(queries, parts, alone),))
 
     def attend(
         self,
@@ -153,32 +243,35 @@ class TritonAttention:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         options = {"window": window, "softcap": softcap, "out": out}
         scale = self.scale if scale is None else scale
-        for queries, plan in meta.plans:
-            self._radix(q, layer_k, layer_v, meta.page_table, plan, scale, queries=queries, **options)
+        for plan in meta.plans:
+            self._radix(
+                q, layer_k, layer_v, meta.page_table, plan.parts, scale, queries=plan.queries, alone=plan.alone,
+                **options,
+            )  # fmt: skip
         if meta.ragged is not None:
             part = meta.ragged
             self._ragged(
                 q, layer_k, layer_v, meta.page_table, part.rows, part.starts, part.lens, scale, tiles=part.tiles,
-                **options,
+                long=part.long, **options,
             )  # fmt: skip
         return out
 
     def _planned(
         self, queries: int, batch: StepBatch, starts: NDArray[np.int32], mine: NDArray[np.intp], page_table: Tensor
-    ) -> dict[str, Tensor]:
+    ) -> Planned:
         """The plan of these rows, on the device."""
         plan = self._plan(queries, page_table)
         chains = None if batch.chains is None else [batch.chains[i] for i in mine.tolist()]
         plan.planner.update(batch.rows[mine], starts[mine], batch.q_lens[mine], batch.kv_lens[mine], chains)
         plan.send()
-        return plan.first_rows(len(mine))
+        return Planned(queries, plan.first_tokens(int(batch.q_lens[mine].sum())), plan.planner.alone)
 
     def _plan(self, queries: int, page_table: Tensor) -> _Plan:
         if queries not in self._plans:
             rows = page_table.shape[0]
             members = item_rows(self._group, self._head_dim, self._dtype, queries)
             layout = RadixLayout(
-                steps=rows,
+                tokens=rows * queries,
                 rows=rows,
                 wide=max(8, PARTIALS // queries // members),
                 members=members,
@@ -189,19 +282,24 @@ class TritonAttention:
             self._plans[queries] = _Plan(planner, self.device)
         return self._plans[queries]
 
-    def _tiles(self, batch: StepBatch, starts: NDArray[np.int32], long_rows: NDArray[np.intp]) -> Ragged:
-        num = batch.num_seqs
+    def _ragged_of(self, batch: StepBatch, starts: NDArray[np.int32], long_rows: NDArray[np.intp]) -> Ragged:
+        rows, begins, lens, tiles = upload_together(
+            (batch.rows, np.append(starts, np.int32(batch.num_tokens)), batch.kv_lens, self._tiles(batch, long_rows)),
+            self.device,
+        )
+        counts = batch.q_lens[long_rows].astype(np.int64)
+        seen = int(((batch.kv_lens[long_rows] - counts // 2) * counts).sum())
+        return Ragged(rows, begins, lens, tiles, long=seen > LONG * int(counts.sum()))
+
+    def _tiles(self, batch: StepBatch, long_rows: NDArray[np.intp]) -> NDArray[np.int32]:
+        """[N, 2], sequence and first query of each tile of these rows."""
         counts = -(-batch.q_lens[long_rows] // self._per_tile)
         tiles = np.empty((int(counts.sum()), 2), np.int32)
         tiles[:, 0] = np.repeat(long_rows, counts)
         # The last tiles of a row first: they see the most, and the longest work should begin earliest.
         ends = np.cumsum(counts)
         tiles[:, 1] = (np.repeat(ends, counts) - 1 - np.arange(len(tiles))) * self._per_tile
-        sent = upload(
-            np.concatenate((batch.rows, batch.kv_lens, starts, [batch.num_tokens], tiles.reshape(-1))).astype(np.int32),
-            self.device,
-        )
-        return Ragged(sent[:num], sent[2 * num : 3 * num + 1], sent[num : 2 * num], sent[3 * num + 1 :].view(-1, 2))
+        return tiles
 
 
 def _starts(batch: StepBatch) -> NDArray[np.int32]:

@@ -1,8 +1,9 @@
 """A text that ends within its budget: masks narrowed to what can still be finished.
 
-In: a matcher, the outline of its grammar, before each step the tokens that are left. Out: masks. Far from the budget's
-end they are the engine's. Near it, a token is allowed only where the shortest completion after it still fits; at last
-that leaves the completion itself. What the outline cannot follow is left as it is, and the engine's masks stand.
+In: a matcher, what is known of its grammar's places (`reach.py`), before each step the tokens that are left. Out:
+masks. A token is taken out where the shortest completion known after it does not fit any more, and no other: while all
+fit, and that is until near the budget's end, masks are the engine's; at last they leave the completion itself. Forced
+text comes as one run while it fits, too. What the outline cannot follow is left as it is, and the engine's masks stand.
 """
 
 from __future__ import annotations
@@ -19,26 +20,24 @@ from ...constraint import Constraint
 from ...errors import ConstraintError
 from ...schema.constraint_rules import constraint_rules, rules_in_turns, size
 from .matcher import CompiledGrammar, Mask, Matcher
-from .outline import Outline, OutlineError, Place
+from .needs import NEVER, Needs
+from .outline import Outline, OutlineError
+from .reach import Path, Reach, TooMuchWork
 from .vocabulary import Vocabulary
 
-__all__ = ["ClosingGrammar", "ClosingMatcher"]
+__all__ = ["ClosingGrammar", "ClosingMatcher", "pauses"]
 
-_MOST_TRIED = 48
-_FEED = 64
-_ZONE = 12
-_SPARE = 3
+_FEED = 256
 _FAR = 4_000
-_MOST_KNOWN = 10_000
+_WAITS = 256
 _LARGE = 4_000  # characters
 _TURN = 0.001  # seconds of work before a pause
-_MOST_CONTINUED = 3  # bytes of a character after its first, each of which may be a token
 
 
 class ClosingGrammar:
     """A `CompiledGrammar` whose matchers close their texts in time.
 
-    The outline is made when it is first needed, or ahead by `prepare`: compiling need not wait for it.
+    What that takes is made when it is first needed, or ahead by `prepare`: compiling need not wait for it.
     """
 
     def __init__(self, inner: CompiledGrammar, constraint: Constraint, vocabulary: Vocabulary) -> None:
@@ -47,19 +46,19 @@ class ClosingGrammar:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._made = False
-        self._outline: Outline | None = None
+        self._reach: Reach | None = None
 
     def matcher(self) -> ClosingMatcher:
         """A fresh matcher at the start."""
-        return ClosingMatcher(self._inner.matcher(), self.prepare, self._vocabulary)
+        return ClosingMatcher(self._inner.matcher(), self.prepared, self._vocabulary)
 
     @property
     def is_large(self) -> bool:
         """Whether making the outline would hold up a step."""
         return size(self._constraint) > _LARGE
 
-    def prepare(self, *, gently: bool = False) -> Outline | None:
-        """The outline, made once; None where the grammar has none.
+    def prepare(self, *, gently: bool = False) -> Reach | None:
+        """What is known of the grammar's places, made once; None where the grammar has no outline.
 
         Args:
             gently: in turns of a millisecond, between which other threads may work.
@@ -67,16 +66,33 @@ class ClosingGrammar:
         with self._lock:
             if not self._made:
                 with contextlib.suppress(OutlineError, RecursionError, ConstraintError):
-                    self._outline = self._made_in_turns() if gently else self._made_at_once()
+                    self._reach = self._made_in_turns() if gently else self._made_at_once()
                 self._made = True
-            return self._outline
+            return self._reach
 
-    def _made_at_once(self) -> Outline:
-        return Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
+    def prepared(self, remaining: int) -> tuple[bool, Reach | None]:
+        """Whether it is made, and what it is; a budget that may end soon waits for it."""
+        if not self._made and remaining > _WAITS:
+            return False, None
+        return True, self.prepare()
 
-    def _made_in_turns(self) -> Outline:
-        pause = _pauses()
-        return Outline(*rules_in_turns(self._constraint, self._vocabulary.tool_text_format, pause), pause)
+    def _made_at_once(self) -> Reach:
+        outline = Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
+        return self._warmed(Reach(outline, self._vocabulary, silent=self._silent))
+
+    def _made_in_turns(self) -> Reach:
+        pause = pauses()
+        outline = Outline(*rules_in_turns(self._constraint, self._vocabulary.tool_text_format, pause), pause)
+        return self._warmed(Reach(outline, self._vocabulary, pause, silent=self._silent), pause)
+
+    def _warmed(self, reach: Reach, pause: Callable[[], None] = lambda: None) -> Reach:
+        reach.warm(pause)
+        return reach
+
+    @property
+    def _silent(self) -> int:
+        """Markers that a call may still need: its own begins it, and another one its arguments."""
+        return len(self._vocabulary.markers) if self._constraint.form == "tools" else 0
 
 
 class ClosingMatcher:
@@ -84,40 +100,59 @@ class ClosingMatcher:
 
     closes = True
 
-    def __init__(self, inner: Matcher, outline: Callable[[], Outline | None], vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, inner: Matcher, reach: Callable[[int], tuple[bool, Reach | None]], vocabulary: Vocabulary
+    ) -> None:
         self._inner = inner
-        self._prepare: Callable[[], Outline | None] | None = outline
-        self._outline: Outline | None = None
+        self._prepared: Callable[[int], tuple[bool, Reach | None]] | None = reach
+        self._reach: Reach | None = None
+        self._generation = 0
         self._vocabulary = vocabulary
         self._data = bytearray()
-        self._lengths: list[int] = []
+        self._history: list[tuple[int, Path | None]] = []  # of each token: its bytes, the way out before it
         self._at = 0  # bytes of the data that the place stands behind
-        self._place = Place(())
+        self._place = 0
+        self._way: Path | None = None  # tokens that finish the text, as far as they are known
 
     def accept(self, token_id: int) -> bool:
         """Advances over a token."""
         if not self._inner.accept(token_id):
             return False
-        text = self._vocabulary.text_bytes[token_id]
-        self._lengths.append(len(text))
-        self._data += text
+        self._note(token_id)
         return True
+
+    def accept_run(self, ids: Sequence[int]) -> bool:
+        """Advances over text tokens, all or none."""
+        inner: Any = self._inner
+        if not inner.accept_run(ids):
+            return False
+        for token_id in ids:
+            self._note(token_id)
+        return True
+
+    def _note(self, token_id: int) -> None:
+        """Keeps what is to be known of an accepted token."""
+        text = self._vocabulary.text_bytes[token_id]
+        self._history.append((len(text), self._way))
+        if text:
+            self._way = self._way[1:] if self._way and self._way[0] == token_id else None
+        self._data += text
 
     def rollback(self, num_tokens: int) -> None:
         """Takes back the last accepted tokens."""
         self._inner.rollback(num_tokens)
         for _ in range(num_tokens):
-            size = self._lengths.pop()
+            size, self._way = self._history.pop()
             del self._data[len(self._data) - size :]
-        if self._at > len(self._data) and self._outline is not None:
-            self._at, self._place = 0, self._outline.start
+        if self._at > len(self._data):
+            self._at = self._place = self._generation = 0
 
     def fork(self) -> ClosingMatcher:
         """An independent matcher in the same state."""
         other = ClosingMatcher.__new__(ClosingMatcher)
         other.__dict__.update(self.__dict__)
         other._inner = self._inner.fork()
-        other._data, other._lengths = bytearray(self._data), list(self._lengths)
+        other._data, other._history = bytearray(self._data), list(self._history)
         return other
 
     def mask_state(self) -> Any:
@@ -128,19 +163,39 @@ class ClosingMatcher:
         """Writes the engine's mask."""
         self._inner.fill_mask(row)
 
+    def finish_mask(self, row: Mask) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask` writes."""
+        inner: Any = self._inner
+        inner.finish_mask(row)
+
     def fill_mask_within(self, row: Mask, remaining: int) -> None:
         """Writes the mask of the ids after which the text can end within `remaining` tokens, the next one included."""
-        self._inner.fill_mask(row)
-        if self._prepare is not None and remaining <= _FAR:
-            self._outline, self._prepare = self._prepare(), None
-            if self._outline is not None:
-                self._place = self._outline.start
-        if self._outline is None:
-            return
+        self.fill_mask(row)
+        self._close(row, remaining)
+
+    def finish_mask_within(self, row: Mask, remaining: int) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask_within` writes."""
+        self.finish_mask(row)
+        self._close(row, remaining)
+
+    def _close(self, row: Mask, remaining: int) -> None:
         try:
-            self._narrow(row, remaining, self._outline)
+            reach = self._near(remaining)
+            if reach is not None:
+                self._narrow(row, remaining - reach.spare, reach)
         except OutlineError:
-            self._outline = None
+            self._reach = None
+
+    def forced_tokens_within(self, remaining: int) -> list[int]:
+        """The ids that must come next, but none where spelled so the rest would not fit: masks then decide."""
+        ids = self._inner.forced_tokens()
+        try:
+            reach = self._near(remaining) if ids else None
+            if reach is not None and not self._fits(ids, remaining - reach.spare, reach):
+                return []
+        except OutlineError:
+            self._reach = None
+        return ids
 
     def is_complete(self) -> bool:
         """Whether the text so far is a whole value."""
@@ -154,112 +209,105 @@ class ClosingMatcher:
         """The ids that must come next."""
         return self._inner.forced_tokens()
 
-    def _narrow(self, row: Mask, remaining: int, outline: Outline) -> None:
+    def _near(self, remaining: int) -> Reach | None:
+        """What is known of the places, once the end may be near and the text was followed so far."""
+        if self._prepared is not None and remaining <= _FAR:
+            is_made, self._reach = self._prepared(remaining)
+            if is_made:
+                self._prepared = None
+        reach = self._reach
+        if reach is None:
+            return None
         behind = len(self._data) - self._at
-        if outline.most_tokens is None:
-            outline.most_tokens = self._tokens(outline, outline.longest)
-        # One token may begin several things, each of which must then be finished.
-        zone = _ZONE + min(16 * outline.most_tokens, 4 * outline.most_tokens + 32)
-        if remaining > 4 * zone + behind:
-            return
-        self._feed(outline, len(self._data) if remaining <= 2 * zone + behind // 8 else _FEED)
-        if self._at < len(self._data) - 3:
-            return
-        need = self._need(outline, self._place, bytes(self._data[self._at :]))
-        if need is None or remaining > need + zone:
-            return
-        allowed = self._fitting(row, remaining, outline)
-        if allowed is not None and allowed.any():
-            row[:] = allowed
+        if remaining > 4 * reach.zone + behind:
+            return None
+        self._feed(reach, len(self._data) if remaining <= 2 * reach.zone + behind // 8 else _FEED)
+        return reach if self._at >= len(self._data) - 3 else None
 
-    def _feed(self, outline: Outline, most: int) -> None:
+    def _feed(self, reach: Reach, most: int) -> None:
         """Lets the outline follow the text, whole characters only."""
+        reach.settle()
+        if self._generation != reach.generation:
+            self._generation, self._at, self._place = reach.generation, 0, reach.number(reach.start)
+        if self._at == len(self._data):
+            return
         chunk = bytes(self._data[self._at : self._at + most])
         text = _whole(chunk)
-        place = outline.walk(self._place, text)
-        if not place.readings:
+        place = reach.walk(self._place, text)
+        if place < 0:
             raise OutlineError("the outline and the engine disagree")
         self._place = place
         self._at += len(text.encode())
 
-    def _need(self, outline: Outline, place: Place, begun: bytes) -> int | None:
-        """Tokens that finish the text from a place, where a character may have begun; None where none are known."""
-        if not begun:
-            rest = outline.completion(place)
-            return None if rest is None else self._tokens(outline, rest)
-        for tail in (b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\xa0\x80", b"\x80\x80\x80", b"\x90\x80\x80"):
-            try:
-                char = (begun + tail).decode()
-            except UnicodeDecodeError:
-                continue
-            later = outline.step(place, char)
-            rest = outline.completion(later) if later.readings else None
-            if rest is not None:
-                return len(tail) + self._tokens(outline, rest)
-        return None
+    def _needed(self, reach: Reach) -> int:
+        """Tokens that finish the text from here: by the way that it is on, or a shorter one."""
+        if self._way is None or reach.need(self._place, self._begun) < len(self._way):
+            self._way = reach.path(self._place, self._begun)
+        return NEVER if self._way is None else len(self._way)
 
-    def _tokens(self, outline: Outline, text: str) -> int:
-        """Tokens that spell the text at most: in one spelling or the other."""
-        if not text:
-            return 0
-        known = outline.tokens.get(text)
-        if known is None:
-            if len(outline.tokens) > _MOST_KNOWN:
-                outline.tokens.clear()
-            vocabulary = self._vocabulary
-            known = max(len(vocabulary.longest_fit(text.encode())), len(vocabulary.encode(text)))
-            known = outline.tokens[text] = known + (_SPARE if len(text) > 1 else 0)
-        return known
+    @property
+    def _begun(self) -> bytes:
+        """The first bytes of a character that is not whole yet."""
+        return bytes(self._data[self._at :])
 
-    def _fitting(self, row: Mask, remaining: int, outline: Outline) -> Mask | None:
+    def _fits(self, ids: list[int], remaining: int, reach: Reach) -> bool:
+        """Whether the text can end in time after these ids, or cannot in any case."""
+        need = self._needed(reach)
+        if remaining > need + reach.zone or need > remaining:
+            return True
+        data = b"".join(self._vocabulary.text_bytes[token_id] for token_id in ids)
+        return tuple(ids) == (self._way or ())[: len(ids)] or (
+            len(ids) + reach.need_after(self._place, self._begun + data) <= remaining
+        )
+
+    def _narrow(self, row: Mask, remaining: int, reach: Reach) -> None:
+        need = self._needed(reach)
+        if need >= NEVER or remaining > need + reach.zone:
+            return
+        needs = self._known(row, reach)
+        if needs is None:
+            if remaining > need + reach.zone // 2:
+                return
+            needs = reach.after_some(self._place, self._begun, row)
+        if needs.most < remaining:
+            return
+        allowed = self._fitting(row, remaining, needs)
+        if not allowed.any():
+            # A token that keeps the spelling of forced text whole does not fit: any other may.
+            plain = getattr(self._inner, "fill_whole_mask", self._inner.fill_mask)
+            plain(row)
+            allowed = self._fitting(row, remaining, needs)
+        if not allowed.any():  # perhaps less is needed than was reckoned
+            best = needs.least(row) if not self._way or not _has(row, self._way[0]) else self._way[0]
+            if best is None:
+                return
+            _copy(row, allowed, best)
+        row[:] = allowed
+
+    def _known(self, row: Mask, reach: Reach) -> Needs | None:
+        """What is needed after each token; None where that takes long to find out."""
+        if self._begun:
+            return reach.after_some(self._place, self._begun, row)
+        try:
+            return reach.after(self._place)
+        except TooMuchWork:
+            return None
+
+    def _fitting(self, row: Mask, remaining: int, needs: Needs) -> Mask:
         """The allowed ids of a mask after which the rest fits."""
-        vocabulary = self._vocabulary
-        begun = bytes(self._data[self._at :])
-        allowed = vocabulary.empty_mask()
-        for end in vocabulary.end_ids:
+        allowed: Mask = row & needs.within(remaining, self._vocabulary.size)
+        for end in self._vocabulary.end_ids:
             _copy(row, allowed, end)
-        if self._place.in_free_string:
-            # More characters make nothing longer: what fitted before takes one token less of the rest. One that is
-            # only begun takes some more to be finished.
-            need = self._need(outline, self._place, begun)
-            if need is not None and need < remaining and not begun:
-                allowed |= row & vocabulary.plain_mask
-            if need is not None and need + _MOST_CONTINUED < remaining:
-                allowed |= row & vocabulary.partial_mask
-        best: tuple[int, int] | None = None
-        for token_id in self._candidates(row & ~allowed, outline):
-            need = self._need_after(outline, begun + vocabulary.text_bytes[token_id])
-            if need is None:
-                continue
-            if need < remaining:
-                _copy(row, allowed, token_id)
-            best = min(best or (need, token_id), (need, token_id))
-        if best is not None and not allowed.any():
-            _copy(row, allowed, best[1])  # the shortest way, which may be shorter than was reckoned
+        way = self._way
+        if way is not None and len(way) < remaining:
+            for silent in self._vocabulary.markers:
+                _copy(row, allowed, silent)
+        if way and len(way) <= remaining:
+            _copy(row, allowed, way[0])
         return allowed
 
-    def _need_after(self, outline: Outline, data: bytes) -> int | None:
-        text = _whole(data)
-        place = outline.walk(self._place, text)
-        if not place.readings:
-            return None
-        return self._need(outline, place, data[len(text.encode()) :])
 
-    def _candidates(self, row: Mask, outline: Outline) -> Sequence[int]:
-        """Ids that are worth a try: those that begin the completion, and others as far as they are few."""
-        vocabulary = self._vocabulary
-        rest = (outline.completion(self._place) or "").encode()
-        begun = bytes(self._data[self._at :])
-        path = [] if begun else [i for i in vocabulary.starting(rest) if row[i >> 5] >> (i & 31) & 1]
-        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
-        ids = np.flatnonzero(bits[: vocabulary.size])
-        if len(ids) > _MOST_TRIED:
-            ids = ids[np.linspace(0, len(ids) - 1, _MOST_TRIED).astype(np.int64)]
-        ends = [i for i in map(int, ids) if i not in vocabulary.end_ids]
-        return [*path, *(i for i in ends if i not in path)]
-
-
-def _pauses() -> Callable[[], None]:
+def pauses() -> Callable[[], None]:
     """A call that now and then gives the interpreter to other threads: for a while, so that one that waits gets it."""
     began = time.thread_time()
 
@@ -279,6 +327,10 @@ def _whole(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         return data[: error.start].decode()
+
+
+def _has(row: Mask, token_id: int) -> bool:
+    return bool(row[token_id >> 5] >> (token_id & 31) & 1)
 
 
 def _copy(source: Mask, target: Mask, token_id: int) -> None:

@@ -16,9 +16,10 @@ from ...errors import BackendClosedError, ConstraintError
 from ...schema import apart
 from .cache import BoundedCache
 from .choice import engine_for
-from .closing import ClosingGrammar
+from .closing import ClosingGrammar, pauses
 from .llguidance_engine import LLGuidanceEngine
 from .matcher import CompiledGrammar
+from .texts import texts_of
 from .vocabulary import Vocabulary
 
 __all__ = ["Engine", "GrammarCompiler"]
@@ -106,6 +107,7 @@ class GrammarCompiler:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
                 apart.start()
+                self._pool.submit(texts_of, self.vocabulary, pauses())
             compiling = self._pool.submit(self._compiled, constraint)
         compiling.add_done_callback(self._prepare)
         return compiling

@@ -11,17 +11,17 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from ...schema.charsets import ANY, CharSet
 from ...schema.grammar_ast import Bag, Foreign, Ref, Rules, Token
 from ...schema.quoted import json_string
 from ...schema.regex_ast import NOTHING, Alt, Chars, Node, Repeat, Seq, nullable
-from ...schema.regex_run import after, completion
+from ...schema.regex_run import after, completion, first_sets
 
-__all__ = ["Outline", "OutlineError", "Place"]
+__all__ = ["Cell", "Outline", "OutlineError", "Place"]
 
 _MOST_READINGS = 400
 _MOST_CHARACTERS = 20_000
 _MOST_CELLS = 100_000
-_MOST_WALKED = 5_000
 _MOST_ROUNDS = 200
 _MOST_RULES = 2_000
 
@@ -38,6 +38,7 @@ class _Token:
         self._numbers = {node: 0}
         self._next: dict[tuple[int, str], int] = {}
         self._rest: dict[int, str | None] = {}
+        self._sets: dict[int, tuple[CharSet, ...]] = {}
         self.is_free_string = isinstance(node, Seq) and _is_free_string(node)
 
     def step(self, state: int, char: str) -> int:
@@ -57,6 +58,12 @@ class _Token:
     def may_end(self, state: int) -> bool:
         return nullable(self.nodes[state])
 
+    def sets(self, state: int) -> tuple[CharSet, ...]:
+        """The sets of characters that it asks of there."""
+        if state not in self._sets:
+            self._sets[state] = tuple(first_sets(self.nodes[state]))
+        return self._sets[state]
+
     def rest(self, state: int) -> str | None:
         """The shortest rest of the token, as far as one is found."""
         if state not in self._rest:
@@ -67,14 +74,7 @@ class _Token:
 def _is_free_string(node: Seq) -> bool:
     """Whether a token is a JSON string of any characters, its length apart."""
     middle = node.items[1] if len(node.items) == 3 else None
-    return isinstance(middle, Repeat) and json_string(Repeat(Chars(_any()), middle.low, middle.high)) == node
-
-
-@functools.cache
-def _any() -> tuple[tuple[int, int], ...]:
-    from ...schema.charsets import ANY
-
-    return ANY
+    return isinstance(middle, Repeat) and json_string(Repeat(Chars(ANY), middle.low, middle.high)) == node
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class _Seen:
 
 
 @dataclass(eq=False)
-class _Cell:
+class Cell:
     """What is still to come: an item, then the rest. Equal ones are one object."""
 
     item: Node | _Seen
-    rest: _Cell | None
+    rest: Cell | None
     own: str = field(default="", repr=False)
     """The shortest text of the item."""
     size: int | None = None
@@ -100,14 +100,14 @@ class _Cell:
     def text(self) -> str:
         """The shortest text of all of it, where its size is known."""
         parts: list[str] = []
-        cell: _Cell | None = self
+        cell: Cell | None = self
         while cell is not None:
             parts.append(cell.own)
             cell = cell.rest
         return "".join(parts)
 
 
-_Reading = tuple["_Token | None", int, "_Cell | None"]
+_Reading = tuple["_Token | None", int, "Cell | None"]
 """(token being read, its state, what comes after it); no token and nothing after it: the text is over."""
 
 
@@ -128,6 +128,13 @@ class Place:
         return any(token is None for token, _, _ in self.readings)
 
     @property
+    def sets(self) -> Iterator[CharSet]:
+        """The sets of characters that its readings ask of: those in the same ones lead to the same place."""
+        for token, state, _ in self.readings:
+            if token is not None:
+                yield from token.sets(state)
+
+    @property
     def in_free_string(self) -> bool:
         """Whether it stands in a string of any characters: more of them make nothing that follows longer."""
         return bool(self.readings) and all(
@@ -144,9 +151,9 @@ class Outline:
 
     def __init__(self, rules: Rules, root: str, pause: Callable[[], None] = lambda: None) -> None:
         self._pause = pause
-        self._rules = rules
+        self.rules = rules
         self._tokens: dict[Node, _Token] = {}
-        self._cells: dict[tuple[int, int], _Cell] = {}
+        self._cells: dict[tuple[int, int], Cell] = {}
         self._texts: dict[str, str] = {}
         self._settled = False  # whether the rules' texts are final
         if len(rules) > _MOST_RULES:
@@ -160,12 +167,6 @@ class Outline:
         self.longest = max((rest for node in rules.values() for rest in self._rests(node)), key=len, default="")
         """The longest text that may become necessary by beginning something."""
         self._pause = lambda: None
-        self.most_tokens: int | None = None
-        """Its tokens, once they are counted (`closing.py`)."""
-        self._walked: dict[tuple[object, str], Place] = {}
-        self._completions: dict[object, str | None] = {}
-        self.tokens: dict[str, int] = {}
-        """Texts → their tokens, as far as they were counted."""
 
     def step(self, place: Place, char: str) -> Place:
         """The place after a character; one without readings where it cannot stand there.
@@ -191,46 +192,38 @@ class Outline:
         return Place(tuple(found.values()))
 
     def walk(self, place: Place, text: str) -> Place:
-        """The place after some characters, remembered for a while: near a budget's end the same ones are tried again.
+        """The place after some characters.
 
         Raises:
             OutlineError: too many readings.
         """
-        key = (place.key, text)
-        known = self._walked.get(key)
-        if known is None:
-            known = place
-            for char in text:
-                known = self.step(known, char)
-                if not known.readings:
-                    break
-            if len(self._walked) > _MOST_WALKED:
-                self._walked.clear()
-            self._walked[key] = known
-        return known
+        for char in text:
+            place = self.step(place, char)
+            if not place.readings:
+                break
+        return place
 
     def completion(self, place: Place) -> str | None:
         """The shortest text known that ends what stands here."""
-        if place.key not in self._completions:
-            if len(self._completions) > _MOST_WALKED:
-                self._completions.clear()
-            self._completions[place.key] = self._completion(place)
-        return self._completions[place.key]
+        ending = self.ending(place)
+        return None if ending is None else ending[0] + ("" if ending[1] is None else ending[1].text)
 
-    def _completion(self, place: Place) -> str | None:
-        best: str | None = None
+    def ending(self, place: Place) -> tuple[str, Cell | None] | None:
+        """The same in two parts: the rest of what is being read, and what comes after it."""
+        best: tuple[str, Cell | None] | None = None
+        least = 0
         for token, state, rest in place.readings:
             if token is None:
-                return ""
+                return "", None
             first = token.rest(state)
             if first is None or (rest is not None and rest.size is None):
                 continue
             size = len(first) + (0 if rest is None else rest.size or 0)
-            if best is None or size < len(best):
-                best = first + ("" if rest is None else rest.text)
+            if best is None or size < least:
+                best, least = (first, rest), size
         return best
 
-    def _place(self, waiting: list[tuple[Node | _Seen, _Cell | None]], over: bool = False) -> Place:
+    def _place(self, waiting: list[tuple[Node | _Seen, Cell | None]], over: bool = False) -> Place:
         """Every token that may be read next."""
         found: dict[tuple[int, int], _Reading] = {(0, 0): (None, 0, None)} if over else {}
         visited: set[tuple[int, int]] = set()
@@ -255,11 +248,11 @@ class Outline:
             found[0, 0] = (None, 0, None)
         return Place(tuple(found.values()))
 
-    def _opened(self, item: Node | _Seen, rest: _Cell | None, waiting: list[tuple[Node | _Seen, _Cell | None]]) -> bool:
+    def _opened(self, item: Node | _Seen, rest: Cell | None, waiting: list[tuple[Node | _Seen, Cell | None]]) -> bool:
         """Puts what an item consists of in its place; whether the text may be over after it."""
         empty = False
         if isinstance(item, Ref):
-            waiting.append((self._rules[item.name], rest))
+            waiting.append((self.rules[item.name], rest))
         elif isinstance(item, Alt):
             waiting += [(option, rest) for option in item.options]
         elif isinstance(item, Seq):
@@ -293,7 +286,7 @@ class Outline:
     def _items(self) -> dict[Node | _Seen, Node | _Seen]:
         return {}
 
-    def _cell(self, item: Node | _Seen, rest: _Cell | None) -> _Cell:
+    def _cell(self, item: Node | _Seen, rest: Cell | None) -> Cell:
         key = (id(item), id(rest))
         cell = self._cells.get(key)
         if cell is None:
@@ -302,7 +295,7 @@ class Outline:
             size = None if own is None or after_it is None else len(own) + after_it
             if len(self._cells) > _MOST_CELLS:
                 raise OutlineError("too much to remember")
-            cell = self._cells[key] = _Cell(item, rest, own or "", size)
+            cell = self._cells[key] = Cell(item, rest, own or "", size)
         return cell
 
     def _token(self, node: Node) -> _Token:
@@ -313,7 +306,7 @@ class Outline:
     def _shortest_rules(self) -> None:
         for _ in range(_MOST_ROUNDS):
             grew = False
-            for name, node in reversed(list(self._rules.items())):
+            for name, node in reversed(list(self.rules.items())):
                 text = self._shortest(node)
                 if text is not None and (name not in self._texts or len(text) < len(self._texts[name])):
                     self._texts[name] = text

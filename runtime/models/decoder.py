@@ -39,7 +39,7 @@ class CausalLM:
     """Tensors and forward pass of a decoder. A family is a subclass with its own `WEIGHTS`.
 
     What a family computes differently it overrides: `_empty_layer`, `_embed`, `_qkv`, `_out`, `_mlp`, `_layers`,
-    `logits`, `loaded`. If `_fused_layers` is not the same as what it computes, it says so by `FUSES`.
+    `_fused_mlp`, `logits`, `loaded`. If `_fused_layers` is not the same as what it computes, it says so by `FUSES`.
 
     Attributes:
         WEIGHTS: checkpoint name → where it goes: "embed", or "layers.{}.qkv[q]", a part of a merged matrix. `{}`
@@ -108,12 +108,17 @@ class CausalLM:
             qkv = linear(residual, layer.qkv, layer.qkv_bias, layer.input_norm, eps)
             out = self._attention(qkv, index, layer, step, angles)
             linear(out, layer.o, layer.o_bias, residual=residual)
-            hidden = linear(residual, layer.gate_up, layer.gate_up_bias, layer.post_norm, eps, gated=True)
-            linear(hidden, layer.down, layer.down_bias, residual=residual)
+            self._fused_mlp(residual, layer)
         if step.logit_rows is not None:
             residual = residual.index_select(0, step.logit_rows)
         normed: Tensor = self._rms_norm(residual, self.norm, eps)
         return normed
+
+    def _fused_mlp(self, residual: Tensor, layer: Layer) -> None:
+        """Adds the feed-forward part of a layer to the residual, which it norms itself."""
+        eps, linear = self.config.norm_eps, self._fused_linear
+        hidden = linear(residual, layer.gate_up, layer.gate_up_bias, layer.post_norm, eps, gated=True)
+        linear(hidden, layer.down, layer.down_bias, residual=residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, vocab_size] in the model's dtype, of hidden states [R, hidden]."""

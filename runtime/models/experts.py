@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from ...kernels import find
 from .config import ModelConfig
-from .decoder import Angles, CausalLM
-from .layers import Layer, Step, empty_layer
+from .decoder import CausalLM
+from .layers import Layer, empty_layer
 
 __all__ = ["ExpertConfig", "ExpertLM", "ExpertLayer"]
 
@@ -112,12 +112,14 @@ class ExpertLM(CausalLM):
         ids, shares = self._route(functional.linear(x, layer.router), self.config.chosen, self.config.normed_shares)
         return cast(Tensor, self._experts(x, layer.gate_ups, layer.downs, ids, shares))
 
-    def _fused_layers(self, residual: Tensor, step: Step, angles: Angles) -> Tensor:
-        eps, linear = self.config.norm_eps, self._fused_linear
-        for index, layer in enumerate(self.layers):
-            qkv = linear(residual, layer.qkv, layer.qkv_bias, layer.input_norm, eps)
-            linear(self._attention(qkv, index, layer, step, angles), layer.o, layer.o_bias, residual=residual)
-            residual += self._mlp(self._rms_norm(residual, layer.post_norm, eps), layer)
-        if step.logit_rows is not None:
-            residual = residual.index_select(0, step.logit_rows)
-        return cast(Tensor, self._rms_norm(residual, self.norm, eps))
+    def _fused_mlp(self, residual: Tensor, layer: Layer) -> None:
+        if not isinstance(layer, ExpertLayer):
+            super()._fused_mlp(residual, layer)
+            return
+        config, x = self.config, residual
+        norm: Tensor | None = layer.post_norm
+        if len(residual) > 1:  # of one token, router and experts take the norm on the side
+            x, norm = self._rms_norm(residual, layer.post_norm, config.norm_eps), None
+        logits = self._fused_linear(x, layer.router, None, norm, config.norm_eps)
+        ids, shares = self._route(logits, config.chosen, config.normed_shares)
+        self._experts(x, layer.gate_ups, layer.downs, ids, shares, norm, config.norm_eps, residual)

@@ -8,23 +8,21 @@ tensors are refused by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ...errors import WeightsError
 from ..gguf_pointer import POINTER
 from .decoder import CausalLM
 from .load_bar import load_bar
+from .tensor_reader import FLOATS, Stored, TensorReader, stored_tensors
 
 __all__ = ["load_weights", "random_weights", "weight_files"]
 
 INDEX = "model.safetensors.index.json"
-FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def load_weights(model: CausalLM, path: Path) -> None:
@@ -41,9 +39,11 @@ def load_weights(model: CausalLM, path: Path) -> None:
     places = model.places()
     found: dict[str, str] = {}
     files = weight_files(path)
+    reader = TensorReader(model.device)
     with load_bar(path.name, sum(file.stat().st_size for file in files)) as read:
         for file, listed in files.items():
-            _fill_from(file, listed, model, places, found, read)
+            _fill_from(file, listed, model, places, found, reader, read)
+    reader.wait()
     missing = sorted(places.keys() - found.keys())
     if missing:
         raise WeightsError(f"{path} lacks {_few(missing)}, which {model.config.architecture} needs")
@@ -56,17 +56,19 @@ def _fill_from(
     model: CausalLM,
     places: Mapping[str, torch.Tensor],
     found: dict[str, str],
+    reader: TensorReader,
     read: Callable[[int], None],
 ) -> None:
     """Fills the places of one file's tensors; `found` says which file each came from (changed)."""
-    with _opened(file) as tensors:
-        names = set(tensors.keys())
-        _check_listed(file, names, listed)
-        for name in sorted(names):
+    stored = stored_tensors(file)
+    _check_listed(file, set(stored), listed)
+    with open(file, "rb", buffering=0) as raw:
+        for name, tensor in stored.items():
             if model.ignores(name):
                 continue
             _check_new(file, name, places, found)
-            read(_fill(places[name], tensors, file, name))
+            _fill(places[name], tensor, reader, raw, file, name)
+            read(tensor.size)
             found[name] = file.name
 
 
@@ -105,17 +107,6 @@ def random_weights(model: CausalLM, seed: int = 0) -> None:
             tensor.normal_(0.0, 0.02, generator=generator)
 
 
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    """An open safetensors file; its own errors become `WeightsError`."""
-    try:
-        handle = safe_open(file, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{file} is damaged or cut short: {error}; fetch the model again") from error
-    with handle:
-        yield handle
-
-
 def _check_listed(file: Path, names: set[str], listed: frozenset[str]) -> None:
     absent = sorted(listed - names)
     if absent:
@@ -131,19 +122,17 @@ def _check_new(file: Path, name: str, places: Mapping[str, torch.Tensor], found:
         raise WeightsError(f"{name} is in {found[name]} and again in {file}; keep one")
 
 
-def _fill(place: torch.Tensor, tensors: Any, file: Path, name: str) -> int:
-    """Copies a tensor to its place; the bytes that were read."""
+def _fill(place: torch.Tensor, stored: Stored, reader: TensorReader, raw: FileIO, file: Path, name: str) -> None:
+    """Copies a tensor to its place."""
+    if stored.kind not in FLOATS:
+        raise WeightsError(f"{file}: {name} is stored as {stored.kind}; only {', '.join(FLOATS)} are supported")
+    if stored.shape != tuple(place.shape):
+        raise WeightsError(
+            f"{file}: {name} has shape {list(stored.shape)}, but the config makes it {list(place.shape)}"
+        )
     try:
-        header = tensors.get_slice(name)
-        dtype, shape = header.get_dtype(), list(header.get_shape())
-        if dtype not in FLOATS:
-            raise WeightsError(f"{file}: {name} is stored as {dtype}; only {', '.join(FLOATS)} are supported")
-        if shape != list(place.shape):
-            raise WeightsError(f"{file}: {name} has shape {shape}, but the config makes it {list(place.shape)}")
-        tensor = tensors.get_tensor(name)
-        place.copy_(tensor)
-        return int(tensor.nbytes)
-    except (SafetensorError, OSError, RuntimeError) as error:
+        reader.fill(place, raw, stored)
+    except (OSError, RuntimeError) as error:
         raise WeightsError(f"{file}: {name} cannot be read: {error}") from error
 
 

@@ -7,20 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from radicel.kernels import KERNELS
 from radicel.runtime.attention import make_attention
 from radicel.runtime.batch import StepBatch
 from radicel.runtime.kv_cache import KVCache
 from radicel.runtime.models.config import ModelConfig
+from radicel.runtime.models.decoder import CausalLM
+from radicel.runtime.models.experts import ExpertConfig
 from radicel.runtime.models.layers import Step
 from radicel.runtime.models.llama import Llama
 from radicel.runtime.models.loader import random_weights
+from radicel.runtime.models.qwen3_moe import Qwen3Moe
 from radicel.runtime.models.rope import RopeConfig
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
 
-def _logits(model: Llama, rows: int, wanted: list[int] | None, dtype: torch.dtype) -> torch.Tensor:
+def _logits(model: CausalLM, rows: int, wanted: list[int] | None, dtype: torch.dtype) -> torch.Tensor:
     """Of one decode step over random keys and values; of the tokens wanted, or all."""
     config = model.config
     kv = KVCache(config, num_slots=rows * 20 + 1, num_rows=rows, context_length=40, device=DEVICE, dtype=dtype)
@@ -70,3 +74,27 @@ def test_few_launches_give_the_same(rows: int, biased: bool) -> None:
     for plain, fused in zip(*results):
         torch.testing.assert_close(fused, plain, atol=2e-5, rtol=2e-5)
     torch.testing.assert_close(results[0][1], results[0][0][-1:], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_experts_in_few_launches_give_the_same(rows: int, kernels: bool) -> None:
+    """With a layer that has none; by the twins, and by the kernels (on a CPU in the interpreter)."""
+    config = ExpertConfig(
+        architecture="Qwen3MoeForCausalLM", hidden=48, intermediate=40, layers=3, heads=6, kv_heads=2, head_dim=16,
+        vocab_size=50, context_length=64, dtype="float32", rope=RopeConfig(), norm_eps=1e-5, tied=False, qk_norm=True,
+        experts=12, chosen=3, expert_width=20, dense_layers=frozenset({1}),
+    )  # fmt: skip
+    model = Qwen3Moe(config, device=DEVICE, dtype=torch.float32)
+    random_weights(model)
+    for layer in model.layers:
+        layer.post_norm.uniform_(0.5, 1.5, generator=torch.Generator(DEVICE).manual_seed(1))
+    results = []
+    for fused_rows in (0, 16):
+        model.fused_rows = fused_rows
+        if kernels and fused_rows:
+            model._experts = KERNELS["grouped_experts"].triton()
+            model._route = KERNELS["route_experts"].triton()
+        results.append([_logits(model, rows, wanted, torch.float32) for wanted in (None, [rows - 1])])
+    for plain, fused in zip(*results):
+        torch.testing.assert_close(fused, plain, atol=2e-5, rtol=2e-5)

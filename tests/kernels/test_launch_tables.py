@@ -35,10 +35,10 @@ def test_linear_blocks_fit_every_shape(dtype: torch.dtype, count: int, width: in
 
 
 def test_prefill_tiles_hold_the_same_queries_however_many_there_are() -> None:
-    for (size, dim), (many, few) in RAGGED.items():
-        assert many.m == few.m
+    for (size, dim), blocks in RAGGED.items():
+        assert blocks.many.m == blocks.few.m == blocks.long.m
         dtype = {2: torch.float16, 4: torch.float32}[size]
-        assert tile_queries(1, dim, dtype) == many.m
+        assert tile_queries(1, dim, dtype) == blocks.many.m
         assert padded(dim, 64) == dim
     assert RAGGED.keys() == RADIX.keys()
 
@@ -49,7 +49,7 @@ def test_prefill_tiles_hold_the_same_queries_however_many_there_are() -> None:
 )
 def test_wide_items_fill_the_device_and_no_more(rows: int, families: int, prefix: int, pieces: int) -> None:
     """Eight key heads on 132 processors: as many pieces as there is room for at once, none shorter than is worth it."""
-    layout = RadixLayout(steps=rows, rows=rows, wide=256, members=32, narrow=2048, merges=64)
+    layout = RadixLayout(tokens=rows, rows=rows, wide=256, members=32, narrow=2048, merges=64)
     planner = RadixPlanner(layout, kv_heads=8, tuning=RadixTuning(units=264, wide_units=132, least_piece=128))
     numbers, ones = np.arange(rows, dtype=np.int32), np.ones(rows, np.int32)
     chains = [(Segment(1 + row * families // rows, 0, prefix),) for row in range(rows)]

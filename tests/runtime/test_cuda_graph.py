@@ -5,15 +5,19 @@ Without a GPU nothing is captured: the replay calls the step again on the same f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from radicel import SamplingParams
 from radicel.constraint import Constraint
 from radicel.runtime import LocalRuntime
-from radicel.runtime.cuda_graph import StepGraphs, graph_sizes
+from radicel.runtime.attention.triton_attention import FIXED_ROWS, FIXED_TOKENS, SOON_READ
+from radicel.runtime.cuda_graph import ANY, ANY_SIZES, StepGraphs, graph_sizes
+from radicel.runtime.rehearsal import step_of_nobody
 
 PROMPTS = ["All is well", "The sea", "A recipe for soup: take", "x", "Once upon a time there was", "Wie geht es?"]
 
@@ -83,10 +87,44 @@ def test_forced_runs_are_replayed_in_one_graph_with_decode_rows(made: LocalRunti
     plain = texts()
     graphs = _replaying(made, lambda call: call, most=24)
     assert texts() == plain
-    several = {queries for _, queries in graphs._graphs if queries > 1}
+    several = {key.queries for key in graphs._graphs if key.queries > 1}
     assert several, "no step with several tokens of a row was replayed"
     assert several <= {2, 4, 8}
     made.check()
+
+
+def test_the_end_of_a_prompt_is_replayed_with_decode_rows_and_alone(made: LocalRuntime) -> None:
+    """Prompts of all lengths come while others decode; after a short one, a long one takes the same graph."""
+    lengths = [130, 9, 40, 64, 65, 17, 30, 12]
+
+    def texts() -> list[tuple[int, ...]]:
+        made.flush_cache()
+        made.generate(PROMPTS[0], temperature=0, max_tokens=2)
+        handles = [
+            made.submit_input(
+                [(7 * i + n) % 200 + 20 for i in range(n)], SamplingParams.of(temperature=0, max_tokens=5 + n % 4)
+            )
+            for n in lengths
+        ]
+        return [handle.result()[0].token_ids for handle in handles]
+
+    plain = texts()
+    graphs = _replaying(made, lambda call: call)
+    assert texts() == plain
+    assert len([key for key in graphs._graphs if key.queries == ANY]) >= 2
+    made.check()
+
+
+def test_which_long_steps_are_replayed(made: LocalRuntime) -> None:
+    graphs = _replaying(made, lambda call: call)
+    attention = made._runner._attention
+    assert ANY_SIZES[-1] == FIXED_TOKENS
+    for rows, queries, taken in [(1, 9, True), (1, FIXED_TOKENS, True), (1, FIXED_TOKENS + 1, False)]:
+        assert graphs.takes(step_of_nobody(rows, queries)) is taken, (rows, queries)
+    assert not attention.takes_fixed(step_of_nobody(FIXED_ROWS + 1, 9), ANY)
+    short = replace(step_of_nobody(1, 1), kv_lens=np.array([SOON_READ + 1], np.int32))
+    assert not attention.takes_fixed(short, ANY), "a long context of a decode row wants the items of a plan"
+    assert attention.takes_fixed(short, 1)
 
 
 def test_warming_up_captures_every_size_and_changes_nothing(made: LocalRuntime) -> None:
@@ -100,11 +138,15 @@ def test_warming_up_captures_every_size_and_changes_nothing(made: LocalRuntime) 
 
     graphs = _replaying(made, capture, most=12)
     made.warm_up()
-    assert {queries: [size for size, q in graphs._graphs if q == queries] for queries in (1, 2, 4, 8)} == {
+    kinds = {(key.queries, key.alone) for key in graphs._graphs}
+    assert kinds == {(queries, alone) for queries in (1, 2, 4, 8) for alone in (True, False)} | {(ANY, False)}
+    sizes = lambda kind: [key.size for key in graphs._graphs if (key.queries, key.alone) == kind]
+    assert {queries: sizes((queries, False)) for queries in (1, 2, 4, 8, ANY)} == {
         1: [*range(1, 9), 12],
-        2: [3, 5, 7, 12],
-        4: [5, 7, 12],
-        8: [12],
+        2: [*range(2, 9), 12],
+        4: [*range(4, 9), 12],
+        8: [8, 12],
+        ANY: list(ANY_SIZES),
     }
     before = len(captured)
     assert _texts(made) == plain

@@ -20,7 +20,6 @@ BENCH = ROOT / "examples" / "bench"
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a module of the driver."""
     monkeypatch.syspath_prepend(str(BENCH / "workloads"))
-    monkeypatch.setattr(sys, "path", [str(BENCH / "workloads"), *sys.path])  # the driver replaces the first entry
 
     def load(name: str) -> Any:
         if name != "gpu":

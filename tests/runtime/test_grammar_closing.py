@@ -12,6 +12,7 @@ from radicel.constraint import Constraint
 from radicel.runtime.grammar import GrammarCompiler, mask_words
 from radicel.runtime.grammar.closing import ClosingMatcher
 from radicel.runtime.grammar.outline import Outline
+from radicel.runtime.grammar.reach import Reach
 from radicel.schema.constraint_rules import constraint_rules
 
 PERSON = {
@@ -68,7 +69,7 @@ def test_a_random_model_ends_whole_within_its_budget(made: Constraint, least: st
 def written(made: Constraint, budget: int, draw: random.Random) -> tuple[str, bool]:
     compiler = _byte_compiler()
     matcher = ClosingMatcher(
-        compiler.compile(made).matcher(), lambda: Outline(*constraint_rules(made)), compiler.vocabulary
+        compiler.compile(made).matcher(), lambda _: (True, reach_of(made, compiler)), compiler.vocabulary
     )
     row = compiler.vocabulary.empty_mask()
     out = bytearray()
@@ -82,6 +83,10 @@ def written(made: Constraint, budget: int, draw: random.Random) -> tuple[str, bo
         assert matcher.accept(byte)
         out.append(byte)
     return out.decode("utf-8", "replace"), matcher.is_complete()
+
+
+def reach_of(made: Constraint, compiler: GrammarCompiler) -> Reach:
+    return Reach(Outline(*constraint_rules(made)), compiler.vocabulary)
 
 
 def test_far_from_the_end_the_masks_are_the_engines() -> None:

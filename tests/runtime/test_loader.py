@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from radicel.errors import InvalidValueError, WeightsError
-from radicel.runtime.models import load_bar, load_model, loader
+from radicel.runtime.models import load_bar, load_model, loader, tensor_reader
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -58,6 +58,34 @@ def test_stored_dtypes_are_converted(folder: Path, stored: torch.dtype) -> None:
     after = load_model(folder, device="cpu").places()[NAME]
     assert after.dtype == torch.float32
     assert torch.equal(after, before.to(stored).float())
+
+
+@pytest.mark.parametrize("piece", [8, 1000, 1 << 24])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pieces_of_any_size_give_the_same(
+    folder: Path, piece: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of less than a row, of some rows, of all; read in place and converted."""
+    monkeypatch.setattr(tensor_reader, "PIECE", piece)
+    wanted = load_file(folder / "model.safetensors")
+    places = load_model(folder, device="cpu", dtype=dtype).places()
+    assert set(places) == set(wanted)
+    assert all(torch.equal(place, wanted[name].to(place.dtype)) for name, place in places.items())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_file_that_shrinks_while_it_is_read(folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "model.safetensors"
+    listed = loader.stored_tensors
+
+    def cut(path: Path) -> dict[str, tensor_reader.Stored]:
+        found = listed(path)
+        path.write_bytes(path.read_bytes()[:-100])
+        return found
+
+    monkeypatch.setattr(loader, "stored_tensors", cut)
+    with pytest.raises(WeightsError, match=rf"{file.name}: .* cannot be read: it ends 100 bytes too early"):
+        load_model(folder, device="cpu", dtype=dtype)
 
 
 def test_what_carries_nothing_is_passed_over(folder: Path) -> None:

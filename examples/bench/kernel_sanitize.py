@@ -3,7 +3,7 @@
 In: one NVIDIA GPU, `compute-sanitizer` on the PATH or under CUDA_HOME. Out: what each tool found, exit code 1 if that
 is anything.
 
-    python examples/bench/kernels_sanitize.py [--tools memcheck,racecheck]
+    python examples/bench/kernel_sanitize.py [--tools memcheck,racecheck]
 
 The kernels are compiled by a run without a tool first. PyTorch's allocator hands out parts of large blocks, which hides
 what runs over an end, so every tensor gets a block of its own (PYTORCH_NO_CUDA_MEMORY_CACHING).
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from kernel_cases import plan_of, prefill, random, sampling_inputs, shared_prefixes
+from kernel_checks import expert_inputs
 from radicel.kernels import KERNELS
 from radicel.kernels.radix_attention import item_rows
 from radicel.runtime.attention.radix_plan import RadixTuning
@@ -29,7 +30,7 @@ DTYPE = torch.bfloat16
 
 def run_all() -> None:
     """Every kernel, on shapes that leave tiles partly empty."""
-    kernel = {name: entry.triton() for name, entry in KERNELS.items() if name != "grouped_experts"}
+    kernel = {name: entry.triton() for name, entry in KERNELS.items()}
     x, weight, norm = random(3, 200, dtype=DTYPE), random(52, 200, dtype=DTYPE), random(200, dtype=DTYPE)
     kernel["rms_norm"](x, norm, 1e-5)
     kernel["add_rms_norm"](x, x.clone(), norm, 1e-5)
@@ -59,6 +60,14 @@ def run_all() -> None:
         kernel["sample_tokens"](**sampling_inputs(3, 1003, DTYPE, kind))
     logits = random(3, 1003, dtype=DTYPE)
     kernel["logprobs_of"](logits, torch.tensor([2, 0], device="cuda"), torch.tensor([1002, 5], device="cuda"))
+    for tokens in (1, 3, 90):  # alone, scanned, sorted
+        x, gate_up, down, ids, shares = expert_inputs(DTYPE, tokens, 20, 6, 200, 56)
+        ids, shares = kernel["route_experts"](random(tokens, 20, dtype=DTYPE), 6, True)
+        kernel["grouped_experts"](x, gate_up, down, ids, shares, norm, 1e-5, x.clone())
+        kernel["grouped_experts"](x, gate_up, down, ids, shares)
+    kernel["fixed_linear"](random(70, 200, dtype=DTYPE), weight, random(52, dtype=DTYPE))
+    case = prefill([1, 70, 5], 90, shared=False, heads=8, kv_heads=2, dim=80, dtype=DTYPE)
+    kernel["fixed_attention"](case.q, *case.caches[0], case.table, case.rows, case.starts, case.lens, 80**-0.5)
     torch.cuda.synchronize()
 
 

@@ -2,7 +2,7 @@
 
 In: one NVIDIA GPU. Out: tables, and JSON in the folder `--out` (by default $OUT, else docs/benchmarks).
 
-    python examples/bench/kernels.py [--parts checks,linear,step,decode,crossover,prefill,sampling,small] [--out FOLDER]
+    python examples/bench/kernel_times.py [--parts checks,linear,step,experts,…] [--out FOLDER]
 
 Compiling takes longer than measuring, so `--shards` processes first run every check and every candidate once; Triton
 keeps what they compiled. Times are medians of CUDA-graph replays over several caches in turn. Floors: bytes over the
@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 from kernel_cases import VOCAB, Decode, Prefill, plan_of, prefill, random, sampling_inputs, shared_prefixes
-from kernel_checks import attention_checks, small_checks
-from kernels_linear import linear_part, step_part
+from kernel_checks import attention_checks, expert_checks, small_checks
+from kernel_experts import experts_part
+from kernel_linear import linear_part, step_part
 from radicel.kernels import KERNELS, reference
 from radicel.kernels.launch import RADIX, Blocks, RadixBlocks
 from radicel.kernels.radix_attention import radix_launch
@@ -299,13 +300,14 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "prefill": prefill_part,
     "sampling": sampling_part,
     "small": small_part,
+    "experts": experts_part,
     "crossover": crossover_part,
 }
 
 
 def run_checks(bench: Bench, match: str) -> None:
     """Every check of this shard whose name holds `match`."""
-    for checks in (attention_checks(), small_checks()):
+    for checks in (attention_checks(), small_checks(), expert_checks()):
         for name, run, tolerance in checks:
             if match in name:
                 bench.check(name, run, tolerance)
@@ -329,7 +331,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             of_case = {row["variant"]: row["us"] for row in mine if row["case"] == case}
             floor = next(row["floor_us"] for row in mine if row["case"] == case)
             print(f"{case:24} {floor:7.1f} {of_case.get('triton', -1):8.1f} {of_case.get('torch', -1):8.1f}")
-    for part, best_of in (("prefill", 4), ("decode", 4), ("linear", 4), ("step", 8)):
+    for part, best_of in (("prefill", 4), ("decode", 4), ("linear", 4), ("step", 8), ("experts", 9)):
         mine = sorted((row for row in rows if row["part"] == part), key=lambda row: row["us"])
         print(f"\n== {part}: us, floor us, ratio, variant" if mine else "")
         for case in dict.fromkeys(row["case"] for row in rows if row["part"] == part):

@@ -1,4 +1,4 @@
-"""Linear layers of few rows, and a whole decode step of few rows, at the Llama-3.1-8B shape: parts of `kernels.py`.
+"""Linear layers of few rows, and a whole decode step of few, at the Llama-3.1-8B shape: parts of `kernel_times.py`.
 
 In: a `Bench`. Out: its rows. Every layer is timed over several weights in turn (more than the cache holds), each launch
 after the last, so that what launches overlap counts.
