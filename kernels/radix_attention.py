@@ -8,7 +8,8 @@ The shared-prefix decomposition of Juravsky et al. 2024 ("Hydragen"), over the s
 2024 ("DeFT"); split keys and values after Dao et al. 2023 ("Flash-Decoding"). Wide items are scored by tensor-core
 tiles of (rows · queries · heads of one key head); what a row has for itself is cut into narrow items, the same with
 one row. A fixed number of programs takes (item, key head) units in turn and reads how many there are from the device,
-so one captured launch serves any plan. A second launch merges; a row with one partial result skips it.
+so one captured launch serves any plan. A second launch merges; a row with one partial result skips it, and where all
+rows have one, there is none.
 """
 
 from __future__ import annotations
@@ -269,12 +270,15 @@ def radix_attention(
     softcap: float = 0.0,
     queries: int = 1,
     out: torch.Tensor | None = None,
+    alone: bool = False,
 ) -> torch.Tensor:
     """See `reference.radix_attention`."""
     if not supported(q, k_cache, v_cache):
-        return reference.radix_attention(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out)
+        return reference.radix_attention(
+            q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, alone
+        )
     blocks = RADIX[q.element_size(), padded(q.shape[2], 64)]
-    return radix_launch(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, blocks)
+    return radix_launch(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, blocks, alone)
 
 
 def item_rows(group: int, head_dim: int, dtype: torch.dtype, queries: int = 1) -> int:
@@ -303,9 +307,9 @@ def radix_launch(
     queries: int,
     out: torch.Tensor | None,
     blocks: RadixBlocks,
-    merge: bool = True,
+    alone: bool = False,
 ) -> torch.Tensor:
-    """`radix_attention` with given block sizes, in one launch or two, and the merge."""
+    """`radix_attention` with given block sizes: in one launch or two, and the merge; `alone` in one."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     num_wide, members = plan["members"].shape
     heads, dim = q.shape[1:]
@@ -323,6 +327,8 @@ def radix_launch(
         # Few sizes of the wide tile, for each is a kernel to compile; small where next to nothing can be shared.
         most = 4 if queries == 1 and tokens <= 4 else blocks.fused_rows
         kinds = [(padded(min(members, most) * group * queries, 16), narrow_m, blocks.both, 2, 0)]
+    elif alone:
+        kinds = [(0, narrow_m, blocks.narrow, blocks.narrow_programs, 0)]
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
@@ -366,7 +372,7 @@ def radix_launch(
             **tile.options(q.device),
             **early_options(q.device),
         )
-    if merge:
+    if not alone:
         _launch_merge(plan, scratch, out, heads, queries)
     return out
 

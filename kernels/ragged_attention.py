@@ -175,8 +175,9 @@ def _ragged_attention_kernel(
     AHEAD: tl.constexpr,
 ):
     QUERIES: tl.constexpr = BLOCK_M // GROUP
-    tile = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    # Tiles in their order, all key heads of one before the next: those that begin last are the shortest, or empty.
+    kv_head = tl.program_id(0)
+    tile = tl.program_id(1)
     seq = tl.load(tiles_ptr + tile * 2)
     first = tl.load(tiles_ptr + tile * 2 + 1)
     start = tl.load(starts_ptr + seq).to(tl.int64)
@@ -283,7 +284,7 @@ def ragged_launch(
     out = torch.empty((q.shape[0], heads, dim), dtype=q.dtype, device=q.device) if out is None else out
     if not len(tiles):
         return out
-    _ragged_attention_kernel[(len(tiles), kv_heads)](
+    _ragged_attention_kernel[(kv_heads, len(tiles))](
         q,
         k_cache,
         v_cache,

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from .errors import BatchError, InvalidValueError
 from .executor import Executor
+from .heap import undisturbed
 from .launch import Launch, cancel
 from .pool import BodyPool, bodies, settle
 from .saved import SavedRun
@@ -79,7 +80,7 @@ class Batch:
     @contextlib.contextmanager
     def _begun(self, progress_bar: bool, wait: bool = True) -> Iterator[None]:
         saving = contextlib.nullcontext() if self._save is None else self._save.writing(self._launches)
-        with saving, self._progress() if progress_bar else contextlib.nullcontext():
+        with undisturbed(), saving, self._progress() if progress_bar else contextlib.nullcontext():
             started: list[Launch] = []
             try:
                 with self._waves.starting(wait) if self._waves is not None else contextlib.nullcontext():

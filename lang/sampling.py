@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from .errors import SamplingError
@@ -96,6 +97,12 @@ class SamplingParams:
             SamplingError: a value out of its range, a name given under both spellings.
             TypeError: a keyword that is no sampling parameter.
         """
+        if all(type(value) in _PLAIN for value in kwargs.values()):
+            return _of_plain(**kwargs)
+        return cls._of(kwargs)
+
+    @classmethod
+    def _of(cls, kwargs: Mapping[str, Any]) -> SamplingParams:
         fields: dict[str, Any] = {}
         for key, value in kwargs.items():
             name = ALIASES.get(key, key)
@@ -111,13 +118,14 @@ class SamplingParams:
 
     def over(self, defaults: SamplingParams | None) -> SamplingParams:
         """These parameters, and where they say nothing, those of `defaults`."""
-        if defaults is None:
+        if defaults is None or not defaults._said:
             return self
-        said = {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
-        return dataclasses.replace(defaults, **said)
+        return dataclasses.replace(defaults, **self._said) if self._said else defaults
 
     def check(self) -> None:
-        """Raises SamplingError naming the field, the value and what is allowed."""
+        """Raises SamplingError naming the field, the value and what is allowed; looks once."""
+        if "_passed" in vars(self):
+            return
         for name, (kind, allowed, test) in _RULES.items():
             value = getattr(self, name)
             if value is None:
@@ -142,10 +150,15 @@ class SamplingParams:
                 raise SamplingError(f"logit_bias[{token}]={bias!r}: must be a number below infinity")
         if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise SamplingError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
+        vars(self)["_passed"] = True
 
     def said(self) -> dict[str, Any]:
         """The fields that are not None."""
-        return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
+        return dict(self._said)
+
+    @cached_property
+    def _said(self) -> dict[str, Any]:
+        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None}
 
 
 _FIELDS = frozenset(f.name for f in dataclasses.fields(SamplingParams))
@@ -168,6 +181,16 @@ _RULES: dict[str, tuple[Any, str, Any]] = {
     "priority": (int, "an integer", lambda v: True),
     "timeout": (_REAL, "a number of seconds > 0", lambda v: v > 0),
 }
+
+
+# A batch says the same of thousands of `gen`s. `True` is not `1` here, so values are told apart by their types, too;
+# those inside of a list or a dict are not, so these are left out.
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
+@lru_cache(maxsize=256, typed=True)
+def _of_plain(**kwargs: Any) -> SamplingParams:
+    return SamplingParams._of(kwargs)
 
 
 def sampling_field_names() -> frozenset[str]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backend import OnText
-from ..encode import PromptEncoder
 from ..errors import InvalidValueError
 from ..sampling import SamplingParams
 from .config import RuntimeConfig
@@ -23,12 +22,10 @@ from .device import resolve_device
 from .engine import Engine, EngineConfig
 from .grammar import CompiledGrammar, GrammarCompiler
 from .healing import Healed, HealedStream, Healer
-from .inputs import PromptInput
 from .model_runner import ModelRunner, kv_slots_that_fit
 from .models import load_model, model_config, pack, resolve_dtype
 from .request import ResolvedSampling, Sequence
 from .results import Collector
-from .token_buffer import IdList
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
@@ -39,31 +36,9 @@ __all__ = [
     "engine_config",
     "make_runner",
     "make_sinks",
-    "prompt_ids",
     "read_json",
     "shut_down",
 ]
-
-
-def prompt_ids(prompt: PromptInput, encoder: PromptEncoder, vocab_size: int) -> tuple[IdList, tuple[str, ...]]:
-    """The ids of a prompt, and why some of them are not those that were sampled (`EncodedPrompt.reencoded`).
-
-    Raises:
-        InvalidValueError: there are none, or one that the model does not have.
-    """
-    reencoded: tuple[str, ...] = ()
-    if isinstance(prompt, list):
-        ids = prompt if isinstance(prompt, IdList) else IdList(prompt)
-        if ids and ids.array.max() >= vocab_size:
-            raise InvalidValueError(f"token id {max(ids)} in the prompt; this model's ids are below {vocab_size}")
-    else:
-        encoded = encoder.encode(prompt)
-        ids, reencoded = IdList(encoded.token_ids), encoded.reencoded
-    if not ids:
-        raise InvalidValueError(
-            "the prompt is empty, and this tokenizer has no BOS token to start from; give it some text"
-        )
-    return ids, reencoded
 
 
 class SequenceMaker:

@@ -3,8 +3,9 @@
 In: a step in which every sequence has a few new tokens (decode rows, forced runs, drafts), or that has few tokens in
 all (the end of a prompt of which the rest is cached). Out: hidden states of its tokens, and logits where every
 sequence has a few, from a graph captured for the next larger number of them. What a graph reads lies at fixed
-addresses: inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and page table in
-the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no plan.
+addresses: inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and
+page table in the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no
+plan.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,13 +42,14 @@ class FixedAttention(Attention, Protocol):
         """Whether metadata that stay do for a step, and do not make it slower than its own would."""
         ...
 
-    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1) -> Any:
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, alone: bool = False) -> Any:
         """Metadata for up to `num_tokens` tokens, at most `queries` of a sequence (`ANY`: any number), at addresses
         that stay."""
         ...
 
-    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:
-        """Writes to these addresses what a step needs."""
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> bool:
+        """Writes to these addresses what a step needs; says whether a graph with `alone` does for it, in which
+        attention looks for less."""
         ...
 
 
@@ -90,13 +92,22 @@ ANY_SIZES = (16, 32, 64, 128, 192, 256, 320, 384, 448, 512)
 launch their kernels one by one."""
 
 
+class _Key(NamedTuple):
+    """A graph: its tokens, most tokens of a row, whether every row has one item of attention for itself."""
+
+    size: int
+    queries: int
+    alone: bool
+
+
 class StepGraphs:
     """The graphs of one model, captured when they are first needed, sharing one memory pool. Used by one thread.
 
     There is one for each number of tokens (`graph_sizes`) of one a row and of up to `MOST_QUERIES` a row; for small
     steps also for the powers of two between. Attention is told by its plan which tokens are whose, all else is done
     token by token; so rows with more and with fewer tokens share a graph. For rows with more tokens there are the
-    graphs of `ANY_SIZES`, which leave the logits to the caller.
+    graphs of `ANY_SIZES`, which leave the logits to the caller. Where no row shares anything or is long, attention has
+    less to launch; for such steps there are graphs of their own.
 
     Args:
         model, kv, attention: as the runner has them; none of their tensors may move.
@@ -127,7 +138,7 @@ class StepGraphs:
         self._sizes = graph_sizes(most)
         longest = max(most, ANY_SIZES[-1])
         self._inputs = torch.full((3, longest), TRASH_SLOT, dtype=torch.int64, device=model.device)
-        self._graphs: dict[tuple[int, int], Replay] = {}
+        self._graphs: dict[_Key, Replay] = {}
         self._capture = capture or _Capture()
         self._most_bytes = most_bytes
         self._broken = False
@@ -135,28 +146,29 @@ class StepGraphs:
 
     def takes(self, batch: StepBatch) -> bool:
         """Whether a step is one that can be replayed."""
-        key = self._key(batch)
-        if self._broken or key is None or not self._attention.takes_fixed(batch, key[1]):
-            return False
-        return key in self._graphs or self.held_bytes < self._most_bytes
+        fits = self._fitting(batch)
+        return not self._broken and fits is not None and self._attention.takes_fixed(batch, fits[1])
 
     def run(self, batch: StepBatch) -> Outputs | None:
         """Hidden states [T, hidden] of a step's T tokens, valid until the next call, and their logits [T, vocab_size].
 
         The logits are None where a row has more than `MOST_QUERIES` tokens, most of whose logits nobody wants. The page
-        table is up to date already. None where no graph could be captured; the step then runs without.
+        table is up to date already. None where no graph could be captured, or there is no room for one; the step then
+        runs without.
         """
-        key = self._key(batch)
-        assert key is not None, "asked for a step that it does not take"
-        size, queries = key
+        fits = self._fitting(batch)
+        assert fits is not None, "asked for a step that it does not take"
+        size, queries = fits
         count = batch.num_tokens
-        self._attention.prepare_fixed(batch, self._kv.page_table, queries)
+        key = _Key(size, queries, self._attention.prepare_fixed(batch, self._kv.page_table, queries))
+        if key not in self._graphs and self.held_bytes >= self._most_bytes:
+            return None
         # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
         padded = np.full((3, size), TRASH_SLOT, np.int64)
         padded[0] = self._ids.places(np.zeros(1, np.int64))
         padded[:, :count] = self._ids.places(batch.token_ids), batch.positions, batch.slots
         self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
-        if key not in self._graphs and not self._try_to_capture(size, queries):
+        if key not in self._graphs and not self._try_to_capture(key):
             return None
         hidden, logits = self._graphs[key]()
         return hidden[:count], None if logits is None else logits[:count]
@@ -168,15 +180,20 @@ class StepGraphs:
             progress: told how many are done, of how many.
         """
         kinds = [*(1 << bits for bits in range(MOST_QUERIES.bit_length())), ANY]
-        keys = [(size, queries) for queries in kinds for size in self._sizes_of(queries)]
-        for done, (size, queries) in enumerate(keys):
+        keys = [
+            _Key(size, queries, alone)
+            for queries in kinds
+            for alone in ((True, False) if queries != ANY else (False,))
+            for size in self._sizes_of(queries)
+        ]
+        for done, key in enumerate(keys):
             progress(done, len(keys))
-            if (size, queries) in self._graphs or self._broken or self.held_bytes >= self._most_bytes:
+            if key in self._graphs or self._broken or self.held_bytes >= self._most_bytes:
                 continue
             # Nobody's tokens in nobody's rows, so that the one run before capturing changes nothing.
             self._inputs.fill_(TRASH_SLOT)
-            self._attention.prepare_fixed(_NOBODY, self._kv.page_table, queries)
-            self._try_to_capture(size, queries)
+            self._attention.prepare_fixed(_NOBODY, self._kv.page_table, key.queries)
+            self._try_to_capture(key)
         progress(len(keys), len(keys))
 
     def _sizes_of(self, queries: int) -> Sequence[int]:
@@ -186,36 +203,36 @@ class StepGraphs:
         most = SMALL_STEP if 1 < queries < MOST_QUERIES else self._sizes[-1]
         return [size for size in self._sizes if queries <= size <= most]
 
-    def _key(self, batch: StepBatch) -> tuple[int, int] | None:
+    def _fitting(self, batch: StepBatch) -> tuple[int, int] | None:
         """Tokens of the graph for a step, and most tokens of a row there; None where there is none so large."""
         queries = _queries(batch)
         size = next((size for size in self._sizes_of(queries) if size >= batch.num_tokens), None)
         return None if size is None else (size, queries)
 
-    def _try_to_capture(self, size: int, queries: int) -> bool:
+    def _try_to_capture(self, key: _Key) -> bool:
         try:
-            self._graphs[size, queries] = self._captured(size, queries)
+            self._graphs[key] = self._captured(key)
         except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
             self._broken = True
-            _log.warning("no CUDA graph for %d tokens, steps run without: %s", size, error)
+            _log.warning("no CUDA graph for %d tokens, steps run without: %s", key.size, error)
         return not self._broken
 
-    def _captured(self, size: int, queries: int) -> Replay:
+    def _captured(self, key: _Key) -> Replay:
         began, free = time.perf_counter(), _free_bytes(self._inputs.device)
-        replay = self._capture(lambda: self._step(size, queries))
+        replay = self._capture(lambda: self._step(key))
         self.held_bytes += max(0, free - _free_bytes(self._inputs.device))
         _log.info(
             "captured a graph for steps of %d tokens, %d a row, in %.2f s; %d graphs hold %.0f MB",
-            size, queries, time.perf_counter() - began, len(self._graphs) + 1, self.held_bytes / 1e6,
+            key.size, key.queries, time.perf_counter() - began, len(self._graphs) + 1, self.held_bytes / 1e6,
         )  # fmt: skip
         return replay
 
-    def _step(self, size: int, queries: int) -> Outputs:
-        places, positions, slots = self._inputs[:, :size].unbind(0)
+    def _step(self, key: _Key) -> Outputs:
+        places, positions, slots = self._inputs[:, : key.size].unbind(0)
         token_ids = self._ids.of(places)
-        meta = self._attention.fixed_meta(self._kv.page_table, size, queries)
+        meta = self._attention.fixed_meta(self._kv.page_table, key.size, key.queries, key.alone)
         hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
-        return hidden, None if queries == ANY else self._model.logits(hidden)
+        return hidden, None if key.queries == ANY else self._model.logits(hidden)
 
 
 _NONE64, _NONE32 = np.empty(0, np.int64), np.empty(0, np.int32)

@@ -7,7 +7,7 @@ the cache held, and however its prompt was cut. What a library computes for many
 - on a CPU, what torch vectorises over all rows together (its last numbers are computed otherwise than the others), and
   sums: row by row. On a GPU, sums alone: the rest it computes number by number;
 - attention: `attention/deterministic_attention.py`; a mixture of experts: one expert after the other;
-- sampling on a CPU: row by row.
+- sampling: row by row on a CPU; on a GPU apart for rows whose launches are compiled otherwise.
 
 What is left (sums, products and square roots of single numbers, look-ups, comparisons, sorting) is exact: IEEE 754
 says what its result is.
@@ -21,11 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..kernels import find, reference_experts
 from .batch import SampleBatch
+from .kv_cache import upload
 from .models import CausalLM
 from .sampler import choose
 
@@ -79,30 +81,47 @@ def make_fixed(model: CausalLM) -> None:
 
 
 def choose_by_row(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:
-    """`choose`, one row at a time on a CPU; on a GPU one launch, whose rows know nothing of each other."""
-    if logits.device.type != "cpu" or len(batch.rows) == 1:
+    """`choose`, such that how a row is computed does not depend on what the others ask for."""
+    kinds = _kinds(batch, logits.device)
+    if not (kinds != kinds[:1]).any():
         return choose(logits, batch, vocab)
-    return torch.cat([choose(logits[i : i + 1], _one(batch, i), vocab) for i in range(len(batch.rows))])
+    chosen = torch.empty(len(kinds), dtype=torch.int64, device=logits.device)
+    for kind in np.unique(kinds):
+        rows = np.flatnonzero(kinds == kind)
+        where = upload(rows, logits.device)
+        chosen.index_copy_(0, where, choose(logits.index_select(0, where), _some(batch, rows), vocab))
+    return chosen
 
 
-def _one(batch: SampleBatch, row: int) -> SampleBatch:
-    """What concerns how one row is sampled."""
-    own = slice(row, row + 1)
-    masks = np.flatnonzero(batch.mask_rows == row)
+def _kinds(batch: SampleBatch, device: torch.device) -> NDArray[np.int64]:
+    """Rows of one kind are chosen together: on a CPU each is alone. On a GPU rows of a launch know nothing of each
+    other, but masks, and logits in float32 that were edited, have launches compiled for them."""
+    rows = np.arange(len(batch.rows))
+    if device.type == "cpu":
+        return rows
+    edited = np.isin(rows, [*batch.logit_bias, *(penalty.row for penalty in batch.penalties)])
+    masked = np.isin(rows, batch.mask_rows)
+    return 2 * edited.astype(np.int64) + masked
+
+
+def _some(batch: SampleBatch, rows: NDArray[np.intp]) -> SampleBatch:
+    """What concerns how some rows, in order, are sampled."""
+    place = {row: number for number, row in enumerate(rows.tolist())}
+    masks = np.flatnonzero(np.isin(batch.mask_rows, rows))
     return replace(
         batch,
-        rows=batch.rows[own],
-        temperature=batch.temperature[own],
-        top_p=batch.top_p[own],
-        min_p=batch.min_p[own],
-        top_k=batch.top_k[own],
-        seed=batch.seed[own],
-        sample_index=batch.sample_index[own],
-        draw_index=batch.draw_index[own],
+        rows=batch.rows[rows],
+        temperature=batch.temperature[rows],
+        top_p=batch.top_p[rows],
+        min_p=batch.min_p[rows],
+        top_k=batch.top_k[rows],
+        seed=batch.seed[rows],
+        sample_index=batch.sample_index[rows],
+        draw_index=batch.draw_index[rows],
         masks=None if batch.masks is None or not len(masks) else batch.masks[masks],
-        mask_rows=np.zeros(len(masks), np.int64),
-        penalties=[replace(penalty, row=0) for penalty in batch.penalties if penalty.row == row],
-        logit_bias={0: batch.logit_bias[row]} if row in batch.logit_bias else {},
+        mask_rows=np.searchsorted(rows, batch.mask_rows[masks]),
+        penalties=[replace(penalty, row=place[penalty.row]) for penalty in batch.penalties if penalty.row in place],
+        logit_bias={place[row]: bias for row, bias in batch.logit_bias.items() if row in place},
     )
 
 

@@ -63,7 +63,8 @@ class TextStream:
         self._stops = StopMatcher(stop, stop_regex, keep_stop)
         self._min_tokens = min_tokens
         self._on_text = on_text
-        self._waits = on_text is None and not (stop or stop_regex)
+        self.can_stop = bool(stop or stop_regex)
+        self._waits = on_text is None and not self.can_stop
         self._waiting: list[int] = []
         self._skip_special = skip_special_tokens
         self._at_start = at_start

@@ -28,6 +28,7 @@ from ..errors import (
     EngineDeadError,
     ForkedProcessError,
 )
+from ..heap import Busy
 from .batch import Runner
 from .engine_config import EngineConfig
 from .intake import check_fits, longest
@@ -87,6 +88,7 @@ class Engine:
         self._closing = False
         self._closed_by_listener = False
         self._dead: BaseException | None = None
+        self._busy = Busy()
         self._snapshot = self._take_snapshot()
 
     # -- from any thread ---------------------------------------------------------------------------------------------
@@ -303,12 +305,14 @@ class Engine:
 
     def _main(self) -> None:
         serves_requests()
-        while self._wait_for_work():
-            try:
+        try:
+            while self._wait_for_work():
                 self.step()
-            except BaseException:  # told to every waiter by `step`
-                _log.exception("a model step raised; the engine stops")
-                return
+        except BaseException:  # told to every waiter by `step`
+            _log.exception("a model step raised; the engine stops")
+            return
+        finally:
+            self._busy.set(False)
         if self._closed_by_listener:
             self._let_go()
 
@@ -323,19 +327,15 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Sleeps until there is work; False where the engine is being closed."""
         with self._wake:
-            self._wake.wait_for(
-                lambda: (
-                    self._closing
-                    or self._submitted
-                    or self._cancelled
-                    or self._calls
-                    or self._notes
-                    or self.scheduler.running
-                    or self.scheduler.waiting
-                    or self._stepper.in_flight
-                )
-            )
+            while not (self._closing or self._has_work()):
+                self._busy.set(False)
+                self._wake.wait()
+            self._busy.set(not self._closing)
             return not self._closing
+
+    def _has_work(self) -> bool:
+        asked = self._submitted or self._cancelled or self._calls or self._notes
+        return bool(asked or self.scheduler.running or self.scheduler.waiting or self._stepper.is_in_flight)
 
     # -- who is owed an answer ---------------------------------------------------------------------------------------
 

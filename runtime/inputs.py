@@ -35,18 +35,22 @@ def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
         return [ids], False
     if value and all(isinstance(x, Mapping) for x in value):
         return [_read_one(value, "prompt")], False
-    return [_read_one(x, f"prompt[{i}]") for i, x in enumerate(value)], True
+    found: list[PromptInput] = []
+    for i, x in enumerate(value):
+        like = found[-1] if found and isinstance(found[-1], IdList) else None
+        found.append(_read_one(x, f"prompt[{i}]", like))
+    return found, True
 
 
 _WANTED = "give text, token ids, messages, or a list of these"
 
 
-def _ids(values: Sequence[Any], where: str) -> IdList | None:
-    """The ids, where it is a list of integers and has any. A prompt may have a hundred thousand."""
+def _ids(values: Sequence[Any], where: str, like: IdList | None = None) -> IdList | None:
+    """The ids, where it is a list of integers and has any: a hundred thousand perhaps, many of them those of `like`."""
     if not (values and isinstance(values[0], int)):
         return None
     try:
-        ids = IdList(values)
+        ids = IdList(values, like)
     except TypeError:
         return None
     if any(isinstance(ids[i], bool) for i in np.flatnonzero(ids.array <= 1).tolist()):
@@ -57,11 +61,11 @@ def _ids(values: Sequence[Any], where: str) -> IdList | None:
     return ids
 
 
-def _read_one(value: Any, where: str) -> PromptInput:
+def _read_one(value: Any, where: str, like: IdList | None = None) -> PromptInput:
     if isinstance(value, str):
         return (Text(value),)
     if isinstance(value, Sequence) and value and not isinstance(value, (bytes, bytearray, memoryview)):
-        if (ids := _ids(value, where)) is not None:
+        if (ids := _ids(value, where, like)) is not None:
             return ids
         if all(isinstance(x, Mapping) for x in value):
             return _messages(value, where)

@@ -38,7 +38,6 @@ from .assembly import (
     engine_config,
     make_runner,
     make_sinks,
-    prompt_ids,
     read_json,
     shut_down,
 )
@@ -46,6 +45,7 @@ from .budget import check_budget
 from .config import RuntimeConfig
 from .defaults import model_defaults, resolve_sampling
 from .direct import DirectCalls
+from .encoded_ahead import PromptIds
 from .engine import Engine
 from .grammar import CompiledGrammar, GrammarCompiler
 from .graph_session import Launch, LocalGraphSession
@@ -146,6 +146,7 @@ class LocalRuntime(DirectCalls):
             hf_tokenizer=self._tokenizer.hf,
             special_ids=frozenset(i for i in range(self._tokenizer.vocab_size) if self._tokenizer.is_special(i)),
         )
+        self._ids = PromptIds(self._encoder, self._runner.vocab_size)
         self._healer = Healer(self._tokenizer, self._runner.vocab_size)
         self._engine = Engine(self._runner, engine_config(self.config))
         self._engine.start()
@@ -177,7 +178,7 @@ class LocalRuntime(DirectCalls):
                 that compiles slowly fails through the handle.)
         """
         self._check_alive()
-        ids, reencoded = prompt_ids(prompt, self._encoder, self._runner.vocab_size)
+        ids, reencoded = self._ids.of(prompt)
         fits = len(ids) < self._runner.context_length
         healed = self._healer.heal(prompt, ids, sampling) if fits else None
         room = self._runner.context_length - len(ids)
@@ -220,7 +221,7 @@ class LocalRuntime(DirectCalls):
 
     def together(self) -> Together:
         """Takes the sequences of many requests (`submit_input(launch=…)`), which then start together."""
-        return Together(self._engine, most=self.config.max_running)
+        return Together(self._engine)
 
     def submit_score(self, request: ScoreRequest, launch: Launch | None = None) -> Handle[list[Score]]:
         """Starts a scoring (`Backend.submit_score`): one sequence per continuation, which share all but their ends."""
@@ -261,7 +262,7 @@ class LocalRuntime(DirectCalls):
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """The ids that a request with this prompt starts from."""
-        return self._encoder.encode(prompt)
+        return self._ids.ahead(prompt)
 
     def render(self, prompt: Prompt) -> str:
         """The text that the model sees for this prompt, the template's markup included."""
@@ -374,7 +375,7 @@ class LocalRuntime(DirectCalls):
 
     def _submit_prefill(self, request: PrefillRequest, launch: Launch) -> Handle[int]:
         self._check_alive()
-        ids, _ = prompt_ids(request.prompt, self._encoder, self._runner.vocab_size)
+        ids, _ = self._ids.of(request.prompt)
         collector: Collector[int] = Collector(1, lambda _: len(ids))
         priority, deadline = request.sampling.priority or 0, deadline_of(request.sampling)
         one = Sequence(ids, ResolvedSampling(max_tokens=0), collector, priority=priority, deadline=deadline)

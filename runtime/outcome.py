@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from ..errors import BackendError
 from .batch import StepResult
@@ -51,7 +52,10 @@ class Outcomes:
         """Appends what the grammar forces before any token is sampled; False where the sequence is over by that."""
         try:
             if seq.matcher is not None and seq.wants_token:
-                self._follow_grammar(seq)
+                if seq.matcher.is_terminated():
+                    seq.ending = FinishReason.STOP
+                else:
+                    self._follow_grammar(seq)
         except Exception as error:
             self._fail(seq, error)
             return False
@@ -102,17 +106,16 @@ class Outcomes:
             self._fail(seq, error)
 
     def _follow_grammar(self, seq: Sequence) -> None:
-        """Ends the text where the grammar is over; else appends what must come next, until there is a choice."""
+        """Appends what must come next, until there is a choice or the text is over, which it was not before."""
         matcher = seq.matcher
         assert matcher is not None
-        while True:
-            if matcher.is_terminated():
-                seq.ending = FinishReason.STOP
-                return
-            within = getattr(matcher, "forced_tokens_within", None)
-            forced = matcher.forced_tokens() if within is None else within(seq.max_len - len(seq))
-            if not forced:
-                return
+        within = getattr(matcher, "forced_tokens_within", None)
+        while forced := matcher.forced_tokens() if within is None else within(seq.max_len - len(seq)):
+            if self._joins_at_once(seq, forced):
+                self._take_run(seq, forced)
+                if seq.ending is not None:
+                    return
+                continue
             for token in forced:
                 goes_on = self._take(seq, token)
                 if seq.end_id is None:
@@ -120,6 +123,38 @@ class Outcomes:
                     self._counters.forced_tokens += 1
                 if not goes_on:
                     return
+
+    def _joins_at_once(self, seq: Sequence, forced: list[int]) -> bool:
+        """Whether nothing can happen between the tokens of a forced run, so that they are taken together."""
+        sampling = seq.sampling
+        return (
+            hasattr(seq.matcher, "accept_run")
+            and len(forced) <= seq.max_len - len(seq)
+            and seq.on_token is None
+            and (seq.sink is None or not seq.sink.can_stop)
+            and sampling.end_ids.isdisjoint(forced)
+            and sampling.stop_token_ids.isdisjoint(forced)
+        )
+
+    def _take_run(self, seq: Sequence, forced: list[int]) -> None:
+        """What `_take` does, for the tokens of a forced run together."""
+        matcher: Any = seq.matcher
+        if seq.first_token_at is None:
+            seq.first_token_at = time.monotonic()
+        if not matcher.accept_run(forced):
+            raise GrammarMismatchError(
+                f"the tokens {forced} were forced upon sequence {seq.id}, and its grammar refuses them"
+            )
+        seq.append_run(forced)
+        seq.forced_tokens += len(forced)
+        self._counters.forced_tokens += len(forced)
+        self._counters.generated_tokens += len(forced)
+        for token in forced:
+            if seq.penalty_state is not None:
+                seq.penalty_state.add(token)
+            if seq.sink is not None:
+                seq.sink.push(token)
+        self._look_for_end(seq, stopped=False)
 
     def _take(self, seq: Sequence, token: int) -> bool:
         """The next token: an end, or one more of the output, seen by grammar and sink. Whether the text goes on."""
@@ -147,6 +182,9 @@ class Outcomes:
         stopped = seq.sink is not None and seq.sink.push(token)
         if seq.on_token is not None:
             seq.on_token(token)
+        self._look_for_end(seq, stopped)
+
+    def _look_for_end(self, seq: Sequence, stopped: bool) -> None:
         if stopped or (seq.matcher is not None and seq.matcher.is_terminated()):
             seq.ending = FinishReason.STOP
         elif seq.length >= seq.max_len:

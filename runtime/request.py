@@ -91,7 +91,13 @@ class ResolvedSampling:
 
 
 class TextSink(Protocol):
-    """Turns ids into text and finds stops in it (`detokenizer.py`). Used on the engine's thread only."""
+    """Turns ids into text and finds stops in it (`detokenizer.py`). Used on the engine's thread only.
+
+    Attributes:
+        can_stop: whether there is a stop that `push` may find.
+    """
+
+    can_stop: bool
 
     def push(self, token_id: int) -> bool:
         """Takes the next id; True where a stop string or pattern now ends the text."""
@@ -293,6 +299,12 @@ class Sequence:
         self.output_ids.append(token_id)
         self.tokens.append(token_id)
         self.length += 1
+
+    def append_run(self, ids: list[int]) -> None:
+        """Adds output tokens; they still have to run."""
+        self.output_ids += ids
+        self.tokens.extend(ids)
+        self.length += len(ids)
 
     def note_computed(self, begin: int, end: int, *, cacheable: bool) -> None:
         """Counts why the positions [begin, end) of its prefill are computed, before they run.

@@ -6,7 +6,7 @@ genuine, they are exactly those of the tokenizer itself.
 The text is cut at genuine special tokens only. Each piece between is encoded by a copy of the tokenizer that knows no
 added token, so that nothing in it can become one. A second copy adds no leading space: it encodes what continues a
 text whose ids are fixed. Long pieces are cut further where that changes no id (`text_cuts.py`), so that what long
-texts begin with alike is encoded once.
+texts begin with alike is encoded once, and looked up at once where it was there a moment ago (`shared_starts.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import InvalidValueError
+from .shared_starts import Encoded, SharedStarts
 from .special_tokens import Span, SpecialTokens, is_markup
 from .text_cuts import may_cut, pieces
 
@@ -74,6 +75,7 @@ class RunEncoder:
         self._cuts = may_cut(bare)
         self._whole: Any = None if _splits_like_us(spec) else _load(_without_limits(spec))
         self._cache = RunCache()
+        self._starts = {kind: SharedStarts() for kind in ("prefixed", "bare")}
 
     def encode(self, text: str, genuine: Sequence[Span], *, at_start: bool) -> list[int]:
         """The ids of a run.
@@ -105,10 +107,19 @@ class RunEncoder:
         kind = "prefixed" if prefixed else "bare"
         if not self._cuts:
             return self._cached(text, kind)
-        ids: list[int] = []
-        for piece in pieces(text):
-            ids += self._cached(piece, kind)
-            kind = "bare"
+        starts = self._starts[kind]
+        found = starts.find(text)
+        known, shared = found or (None, 0)
+        at = 0 if known is None else known.borders[shared - 1]
+        ids = [] if known is None else known.ids[: known.counts[shared - 1]]
+        borders = [] if known is None else known.borders[:shared]
+        counts = [] if known is None else known.counts[:shared]
+        for piece in pieces(text, at):
+            ids += self._cached(piece, "bare" if at else kind)
+            at += len(piece)
+            borders.append(at)
+            counts.append(len(ids))
+        starts.keep(Encoded(text, ids, borders[:-1], counts[:-1]), known, shared)  # the last one is no cut
         return ids
 
     def _cached(self, text: str, kind: str) -> tuple[int, ...]:

@@ -147,6 +147,16 @@ class PrefixMatcher:
             self._inner.fill_mask(row)
         else:
             row[:] = 0 if self._ended else -1
+        self._spell(row)
+
+    def finish_mask(self, row: Mask) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask` writes."""
+        inner: Any = self._inner
+        inner.finish_mask(row)
+        self._spell(row)
+
+    def _spell(self, row: Mask) -> None:
+        """Leaves what spells the bytes naturally, where something does."""
         rest = self._prefix[self._spelled[-1] :]
         if rest and not self._ended:
             natural = row & self._natural(rest)

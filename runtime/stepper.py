@@ -75,10 +75,15 @@ class Stepper:
         self._counters = counters
         self._fail = fail
         self._lookahead = Lookahead(overlap and runner.asynchronous)
-        self._masks = MaskPool(runner.vocab_size)
+        self._masks = MaskPool()
         self._settings = SettingArrays()
         self._flight: _Flight | None = None
         self._rested = True
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a step was launched and not read."""
+        return self._flight is not None
 
     @property
     def in_flight(self) -> frozenset[Sequence]:

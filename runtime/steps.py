@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batch import TRASH_SLOT, Chain, PenaltyRow, RowUpdate, Runner, SampleBatch, StepBatch
-from .grammar.matcher import Matcher, mask_words
+from .grammar.matcher import Mask, Matcher, mask_words
 from .request import ResolvedSampling, Sequence, SequenceState
 from .scheduler import Work
 
@@ -79,24 +80,22 @@ def build_samples(
     works: Seq[Work],
     runner: Runner,
     on_error: Callable[[Sequence, Exception], None],
-    compute_masks: Callable[[list[Matcher]], None] | None = None,
+    compute_masks: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None = None,
     settings: SettingArrays | None = None,
 ) -> tuple[SampleBatch, list[Sequence]]:
     """What to do with the logits, and whose token each sampled row is.
 
     Fills the masks, so it is called while the forward pass runs.
 
-    `compute_masks` may compute masks side by side before they are asked for one by one; `settings` keeps from step to
-    step what it can.
+    `compute_masks` may write masks side by side (`MaskPool.compute`) before the others are asked for one by one;
+    `settings` keeps from step to step what it can.
 
     A sequence whose matcher raises is handed to `on_error`; its row is sampled without a mask, to be thrown away.
     """
     builder = _SampleBuilder(runner, on_error, settings or SettingArrays())
     for work in works:
         builder.add(work)
-    if compute_masks is not None:
-        compute_masks([seq.matcher for seq in builder.sampled if seq.matcher is not None])
-    return builder.build(), builder.sampled
+    return builder.build(compute_masks), builder.sampled
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class _SampleBuilder:
                 )
             )
 
-    def build(self) -> SampleBatch:
+    def build(self, compute_masks: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None) -> SampleBatch:
         settings = self._settings.of([seq.sampling for seq in self.sampled])
         query_rows, query_ids, query_top = zip(*self._queries) if self._queries else ((), (), ())
         return SampleBatch(
@@ -214,7 +213,7 @@ class _SampleBuilder:
             seed=settings.seed,
             sample_index=settings.sample_index,
             draw_index=np.array([len(seq.output_ids) for seq in self.sampled], dtype=np.int64),
-            masks=self._masks(),
+            masks=self._masks(compute_masks),
             mask_rows=np.array(self._masked, dtype=np.int64),
             penalties=self._penalties,
             logit_bias=self._bias,
@@ -227,27 +226,36 @@ class _SampleBuilder:
             end_ids=self._end_ids,
         )
 
-    def _masks(self) -> NDArray[np.int32] | None:
+    def _masks(self, compute: Callable[[list[Matcher], Mask], NDArray[np.bool_]] | None) -> NDArray[np.int32] | None:
         if not self._masked:
             return None
-        masks = np.zeros((len(self._masked), mask_words(self._runner.vocab_size)), dtype=np.int32)
-        for mask, index in zip(masks, self._masked):
-            seq = self.sampled[index]
-            assert seq.matcher is not None
+        constrained = [self.sampled[index] for index in self._masked]
+        masks = np.zeros((len(constrained), mask_words(self._runner.vocab_size)), dtype=np.int32)
+        computed = [False] * len(masks)
+        if compute is not None:
+            computed = compute([seq.matcher for seq in constrained if seq.matcher is not None], masks).tolist()
+        for mask, seq, done in zip(masks, constrained, computed):
             try:
-                within = getattr(seq.matcher, "fill_mask_within", None)
-                if within is None:
-                    seq.matcher.fill_mask(mask)
-                else:
-                    within(mask, seq.max_len - len(seq))
-                if not mask.any():
-                    raise RuntimeError(f"the grammar of sequence {seq.id} allows no token, and has not ended")
-                if len(seq.output_ids) < seq.sampling.min_tokens:
-                    _forbid(mask, seq.sampling.end_ids | seq.sampling.stop_token_ids)
+                _write_mask(mask, seq, done)
             except Exception as error:
                 mask[:] = -1
                 self._on_error(seq, error)
+        for empty in np.flatnonzero(~masks.any(axis=1)).tolist():
+            masks[empty] = -1
+            seq = constrained[empty]
+            self._on_error(seq, RuntimeError(f"the grammar of sequence {seq.id} allows no token, and has not ended"))
         return masks
+
+
+def _write_mask(mask: Mask, seq: Sequence, computed: bool) -> None:
+    """The mask of a sequence; where it is `computed`, what the engine says of it is there already."""
+    matcher: Any = seq.matcher
+    if getattr(matcher, "closes", False):
+        (matcher.finish_mask_within if computed else matcher.fill_mask_within)(mask, seq.max_len - len(seq))
+    else:
+        (matcher.finish_mask if computed else matcher.fill_mask)(mask)
+    if len(seq.output_ids) < seq.sampling.min_tokens:
+        _forbid(mask, seq.sampling.end_ids | seq.sampling.stop_token_ids)
 
 
 def _token_ids(works: Seq[Work], offsets: list[int]) -> NDArray[np.int64]:

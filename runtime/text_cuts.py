@@ -22,7 +22,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["may_cut", "pieces"]
+__all__ = ["SEEN_AFTER", "may_cut", "pieces"]
+
+SEEN_AFTER = 2
+"""Characters after a cut that it depends on."""
 
 _LEAST = 256  # characters; a piece has at least as many
 _CUT = re.compile("[A-Za-z] (?=[A-Za-z])")
@@ -43,9 +46,9 @@ _REST = {
 }  # fmt: skip
 
 
-def pieces(text: str) -> Iterator[str]:
-    """The text, cut at places that depend on nothing after them but the next two characters."""
-    at = 0
+def pieces(text: str, at: int = 0) -> Iterator[str]:
+    """The text from a cut (or its start) on, cut at places that depend on nothing after them but the next two
+    characters."""
     while (found := _CUT.search(text, at + _LEAST)) is not None:
         yield text[at : found.start() + 1]
         at = found.start() + 1

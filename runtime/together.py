@@ -20,14 +20,14 @@ __all__ = ["Together"]
 class Together:
     """Collects sequences up to `send`; what comes later, from a grammar that is compiled, goes on at once.
 
+    Before `send` the engine gets as many at a time as fill a step, so that it does not wait for thousands.
+
     Args:
         engine: runs them.
-        most: sequences that fill a step; it gets no fewer than so many at a time before `send`.
     """
 
-    def __init__(self, engine: Engine, *, most: int | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._most = most
         self._lock = threading.Lock()
         self._sequences: list[Sequence] = []
         self._open = True
@@ -43,7 +43,7 @@ class Together:
             return
         with self._lock:
             self._sequences += sequences
-            full = not self._open or (self._most is not None and len(self._sequences) >= self._most)
+            full = not self._open or len(self._sequences) >= self._engine.config.max_running
         if full:
             self._submit()
 

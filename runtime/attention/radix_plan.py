@@ -105,6 +105,7 @@ class RadixPlanner:
     Attributes:
         buffer: int32, laid out by `layout`; `parts` are its views by name.
         changed: whether more than the step's own front of the buffer changed in the last `update`.
+        alone: whether every row of the plan has one item and shares none.
     """
 
     def __init__(self, layout: RadixLayout, *, kv_heads: int, tuning: RadixTuning) -> None:
@@ -115,6 +116,7 @@ class RadixPlanner:
             name: self.buffer[first:end].reshape(layout.shapes[name]) for name, (first, end) in layout.places().items()
         }
         self.changed = True
+        self.alone = False
         self._kv_heads = kv_heads
         self._rows: dict[int, _Row] = {}
         self._families: dict[tuple[int, int], _Family] = {}
@@ -378,6 +380,7 @@ class RadixPlanner:
             self.parts["partials"][row, partial] = self.layout.wide * self.layout.members + item
             self._placed = []
         self.parts["sizes"][:] = (self._free_wide.high, self._free_narrow.high)
+        self.alone = self._free_wide.high == 0 and int(self.parts["merges"].max()) <= 1
 
 
 def _cut(start: int, end: int, count: int) -> list[tuple[int, int]]:

@@ -56,18 +56,33 @@ class Ragged:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """Short rows of a step: arguments of `radix_attention`.
+
+    Attributes:
+        queries: most tokens of a row.
+        parts: of the plan.
+        alone: whether every row has one item and shares none.
+    """
+
+    queries: int
+    parts: dict[str, Tensor]
+    alone: bool
+
+
+@dataclass(frozen=True)
 class TritonMeta:
     """One step.
 
     Attributes:
         page_table: int32 [rows, context].
         ragged: the rows with many tokens, None where there is none.
-        plans: (most tokens of a row, the parts of its plan) for the others.
+        plans: of the others.
     """
 
     page_table: Tensor
     ragged: Ragged | None
-    plans: tuple[tuple[int, dict[str, Tensor]], ...]
+    plans: tuple[Planned, ...]
 
 
 class _FixedTiles:
@@ -180,7 +195,7 @@ class TritonAttention:
         plans = []
         for queries in np.unique(kinds[kinds > 0]).tolist():
             mine = np.flatnonzero(kinds == queries)
-            plans.append((queries, self._planned(queries, batch, starts, mine, page_table)))
+            plans.append(self._planned(queries, batch, starts, mine, page_table))
         long_rows = np.flatnonzero(kinds == 0)
         return TritonMeta(
             page_table, self._ragged_of(batch, starts, long_rows) if len(long_rows) else None, tuple(plans)
@@ -194,19 +209,24 @@ class TritonAttention:
         short = batch.q_lens <= SHORT
         return batch.num_seqs <= FIXED_ROWS and not bool((batch.kv_lens[short] > SOON_READ).any())
 
-    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> None:
-        """Plans a step for the graph that was captured with `fixed_meta` of as many queries."""
-        if queries:
-            self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table)
-        else:
-            self._fixed.send(batch, self._tiles(batch, np.arange(batch.num_seqs)))
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> bool:
+        """Plans a step for the graph that was captured with `fixed_meta` of as many queries.
 
-    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1) -> TritonMeta:
+        Returns:
+            `alone` of that graph.
+        """
+        if queries:
+            return self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table).alone
+        self._fixed.send(batch, self._tiles(batch, np.arange(batch.num_seqs)))
+        return False
+
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, alone: bool = False) -> TritonMeta:
         """What to capture a graph with: steps of up to `num_tokens` tokens, at most `queries` of a sequence; 0 queries
-        stand for any number, and then all rows are tiles."""
+        stand for any number, and then all rows are tiles. With `alone` no row may have several items."""
         if not queries:
             return TritonMeta(page_table, self._fixed.view(num_tokens), ())
-        return TritonMeta(page_table, None, ((queries, self._plan(queries, page_table).first_tokens(num_tokens)),))
+        parts = self._plan(queries, page_table).first_tokens(num_tokens)
+        return TritonMeta(page_table, None, (Planned(queries, parts, alone),))
 
     def attend(
         self,
@@ -223,8 +243,11 @@ class TritonAttention:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         options = {"window": window, "softcap": softcap, "out": out}
         scale = self.scale if scale is None else scale
-        for queries, plan in meta.plans:
-            self._radix(q, layer_k, layer_v, meta.page_table, plan, scale, queries=queries, **options)
+        for plan in meta.plans:
+            self._radix(
+                q, layer_k, layer_v, meta.page_table, plan.parts, scale, queries=plan.queries, alone=plan.alone,
+                **options,
+            )  # fmt: skip
         if meta.ragged is not None:
             part = meta.ragged
             self._ragged(
@@ -235,13 +258,13 @@ class TritonAttention:
 
     def _planned(
         self, queries: int, batch: StepBatch, starts: NDArray[np.int32], mine: NDArray[np.intp], page_table: Tensor
-    ) -> dict[str, Tensor]:
+    ) -> Planned:
         """The plan of these rows, on the device."""
         plan = self._plan(queries, page_table)
         chains = None if batch.chains is None else [batch.chains[i] for i in mine.tolist()]
         plan.planner.update(batch.rows[mine], starts[mine], batch.q_lens[mine], batch.kv_lens[mine], chains)
         plan.send()
-        return plan.first_tokens(int(batch.q_lens[mine].sum()))
+        return Planned(queries, plan.first_tokens(int(batch.q_lens[mine].sum())), plan.planner.alone)
 
     def _plan(self, queries: int, page_table: Tensor) -> _Plan:
         if queries not in self._plans:

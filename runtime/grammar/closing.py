@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,12 +113,25 @@ class ClosingMatcher:
         """Advances over a token."""
         if not self._inner.accept(token_id):
             return False
+        self._note(token_id)
+        return True
+
+    def accept_run(self, ids: Sequence[int]) -> bool:
+        """Advances over text tokens, all or none."""
+        inner: Any = self._inner
+        if not inner.accept_run(ids):
+            return False
+        for token_id in ids:
+            self._note(token_id)
+        return True
+
+    def _note(self, token_id: int) -> None:
+        """Keeps what is to be known of an accepted token."""
         text = self._vocabulary.text_bytes[token_id]
         self._history.append((len(text), self._way))
         if text:
             self._way = self._way[1:] if self._way and self._way[0] == token_id else None
         self._data += text
-        return True
 
     def rollback(self, num_tokens: int) -> None:
         """Takes back the last accepted tokens."""
@@ -145,9 +158,22 @@ class ClosingMatcher:
         """Writes the engine's mask."""
         self._inner.fill_mask(row)
 
+    def finish_mask(self, row: Mask) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask` writes."""
+        inner: Any = self._inner
+        inner.finish_mask(row)
+
     def fill_mask_within(self, row: Mask, remaining: int) -> None:
         """Writes the mask of the ids after which the text can end within `remaining` tokens, the next one included."""
-        self._inner.fill_mask(row)
+        self.fill_mask(row)
+        self._close(row, remaining)
+
+    def finish_mask_within(self, row: Mask, remaining: int) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask_within` writes."""
+        self.finish_mask(row)
+        self._close(row, remaining)
+
+    def _close(self, row: Mask, remaining: int) -> None:
         reach = self._known_places(remaining)
         if reach is None:
             return

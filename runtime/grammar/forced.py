@@ -7,7 +7,7 @@ back where a longer legal token could start in it, so that the model never conti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,10 +17,12 @@ from .vocabulary import Vocabulary
 
 __all__ = ["forced_ids"]
 
-_CONTEXT_TOKENS = 8
+_CONTEXT_TOKENS = 4
 
 _FEW = 8
 """So many longer tokens that go on with one byte are tried one by one; of the others, one mask tells."""
+_FEW_BYTES = 2
+"""So many bytes are tried one by one; of the others, one mask tells."""
 
 
 class Ahead(Protocol):
@@ -70,35 +72,65 @@ def _certain(ids: Sequence[int], vocabulary: Vocabulary, ahead: Ahead) -> int:
     """How many of `ids`, which are allowed, no longer legal token could replace, whatever follows them."""
     rest = b""
     certain = len(ids)
-    follows: dict[int, bool] = {}  # byte → whether it may follow the forced text
+    following = _Following(ids, vocabulary, ahead)
     for index in range(len(ids) - 1, -1, -1):
         rest = vocabulary.text_bytes[ids[index]] + rest
         longer = vocabulary.longer_than(rest)
         if longer:
-            groups = (group for byte, group in longer.items() if _may_follow(byte, ids, vocabulary, ahead, follows))
-            if _some_allowed(groups, ids[:index], ahead):
+            before = ids[:index]
+            last = vocabulary.replacing.get(rest)
+            if last is None or not ahead.allows([*before, last]):
+                last = _allowed_of(following.among(longer), before, ahead)
+            if last is not None:
                 certain = index
+                vocabulary.replacing[rest] = last
         elif len(rest) > 64:
             break
     return certain
 
 
-def _may_follow(byte: int, ids: Sequence[int], vocabulary: Vocabulary, ahead: Ahead, known: dict[int, bool]) -> bool:
-    """Whether a text may go on with this byte after `ids`; True where no token is just this byte."""
-    if byte not in known:
-        single = vocabulary.single_byte(byte)
-        known[byte] = single is None or ahead.allows([*ids, single])
-    return known[byte]
+class _Following:
+    """The bytes that a text may go on with after `ids`, and those that are no token on their own.
+
+    Where almost anything may follow, one of the first is enough; where little may, its mask is cheap.
+    """
+
+    def __init__(self, ids: Sequence[int], vocabulary: Vocabulary, ahead: Ahead) -> None:
+        self._ids = ids
+        self._vocabulary = vocabulary
+        self._ahead = ahead
+        self._asked: dict[int, bool] = {}
+        self._all: frozenset[int] | None = None
+
+    def among(self, longer: Mapping[int, Sequence[int]]) -> Iterator[Sequence[int]]:
+        """Of tokens by a byte, those whose byte is one of these; some may come twice."""
+        for byte, tokens in longer.items():
+            if self._all is None and byte not in self._asked and len(self._asked) >= _FEW_BYTES:
+                self._all = self._vocabulary.following_bytes(self._ahead.mask_after(self._ids))
+            if self._all is not None:
+                yield from (longer[follows] for follows in self._all & longer.keys())
+                return
+            if self._ask(byte):
+                yield tokens
+
+    def _ask(self, byte: int) -> bool:
+        known = self._asked.get(byte)
+        if known is None:
+            single = self._vocabulary.single_bytes[byte]
+            known = self._asked[byte] = single is None or self._ahead.allows([*self._ids, single])
+        return known
 
 
-def _some_allowed(groups: Iterable[Sequence[int]], before: Sequence[int], ahead: Ahead) -> bool:
-    """Whether a token of these groups may come after `before`."""
+def _allowed_of(groups: Iterable[Sequence[int]], before: Sequence[int], ahead: Ahead) -> int | None:
+    """A token of these groups that may come after `before`, if there is one."""
     rest: list[int] = []
     for group in groups:
-        if any(ahead.allows([*before, token]) for token in group[:_FEW]):
-            return True
+        for token in group[:_FEW]:
+            if ahead.allows([*before, token]):
+                return token
         rest += group[_FEW:]
     if not rest:
-        return False
+        return None
     mask, found = ahead.mask_after(before), np.asarray(rest)
-    return bool((mask[found >> 5] >> (found & 31) & 1).any())
+    allowed = (mask[found >> 5] >> (found & 31) & 1).nonzero()[0]
+    return rest[allowed[0]] if len(allowed) else None

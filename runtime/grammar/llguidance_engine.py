@@ -7,6 +7,8 @@ No torch here.
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from llguidance._tokenizer import TokenizerWrapper
 
 from ...constraint import Constraint
 from ...errors import ConstraintError
+from ..cores import usable_cores
+from .ahead import MOST_THREADS, MaskState
 from .matcher import Mask
 from .session import Session
 from .sources import llguidance_grammar
@@ -41,7 +45,9 @@ class LLGuidanceEngine:
         """
         grammar = llguidance_grammar(constraint, self._vocabulary.tool_format)
         written()
-        matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
+        began = time.perf_counter()
+        matcher = self._start(grammar)
+        quickly = time.perf_counter() - began < _QUICK_S
         probe = matcher.deep_copy()
         if not matcher.is_error():
             probe.compute_bitmask()  # what is too complex often shows in the first mask
@@ -49,8 +55,17 @@ class LLGuidanceEngine:
             reason = _reason(probe)
             keyword = next((name for said, name in _KEYWORDS.items() if said in reason), constraint.kind)
             raise ConstraintError(f"the {constraint.kind} constraint cannot be enforced: {reason}", keyword=keyword)
-        return LLGuidanceGrammar(matcher, self._vocabulary)
+        most = min(MOST_THREADS, usable_cores()) if quickly else 1
+        return LLGuidanceGrammar(matcher, self._vocabulary, lambda: self._start(grammar), most)
 
+    def _start(self, grammar: str) -> LLMatcher:
+        return LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
+
+
+_QUICK_S = 0.03
+"""A grammar that is compiled within this time is compiled again for more lanes."""
+_CROWDED = 2
+"""So many matchers of one lane call for another."""
 
 # Some real schemas have thousands of optional keys; four items a key in one row. Error texts stay free of the schema.
 _LIMITS = LLParserLimits(max_items_in_row=60_000, step_max_items=400_000, verbose_errors=False)
@@ -60,30 +75,72 @@ _KEYWORDS = {"patternProperty": "patternProperties", "maxProperties": "minProper
 
 
 class LLGuidanceGrammar:
-    """A `CompiledGrammar` of llguidance."""
+    """A `CompiledGrammar` of llguidance.
+
+    Copies of an `LLMatcher` share its lexer behind a lock that is held while a mask is computed, so the masks of copies
+    are never computed side by side. Where many sequences are under one grammar it is compiled again: each compilation
+    is a lane, and the matchers that live at one time are spread over the lanes.
+
+    Args:
+        start: a matcher at the start.
+        vocabulary: of the masks.
+        again: compiles another `start`.
+        most: how many lanes there may be.
+    """
 
     engine = "llguidance"
 
-    def __init__(self, start: LLMatcher, vocabulary: Vocabulary) -> None:
-        self._start = start
+    def __init__(self, start: LLMatcher, vocabulary: Vocabulary, again: Callable[[], LLMatcher], most: int = 1) -> None:
+        self._lanes = [_Lane(start)]
         self._vocabulary = vocabulary
+        self._again = again
+        self._most = most
         self._lock = threading.Lock()
 
     def matcher(self) -> Session:
         """A fresh matcher at the start."""
         with self._lock:
-            return Session(_Core(self._start.deep_copy()), self._vocabulary)
+            lane = min(self._lanes, key=len)
+            if len(lane) >= _CROWDED and len(self._lanes) < self._most:
+                lane = _Lane(self._again())
+                self._lanes.append(lane)
+            return Session(lane.core(lane.start.deep_copy()), self._vocabulary)
+
+
+class _Lane:
+    """The matchers that share a lexer. Its length is how many of them live."""
+
+    def __init__(self, start: LLMatcher) -> None:
+        self.start = start
+        self._cores: weakref.WeakSet[_Core] = weakref.WeakSet()
+
+    def core(self, matcher: LLMatcher) -> _Core:
+        """A core of a copy."""
+        made = _Core(matcher, self)
+        self._cores.add(made)
+        return made
+
+    def __len__(self) -> int:
+        return len(self._cores)
 
 
 class _Core:
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, lane: _Lane) -> None:
         self._matcher = matcher
+        self._lane = lane
 
     def consume(self, token_id: int) -> bool:
-        # A refused token would leave the matcher in its error state for good, so it is asked first.
-        if self._matcher.is_stopped() or self._matcher.validate_tokens([token_id]) != 1:
-            return False
-        return bool(self._matcher.consume_token(token_id))
+        # A refused token would leave the matcher in its error state for good: it is only tried.
+        return not self._matcher.is_stopped() and self._matcher.try_consume_tokens([token_id]) == 1
+
+    def consume_all(self, ids: Sequence[int]) -> bool:
+        ids = list(ids)
+        if self._matcher.is_stopped():
+            return not ids
+        done = self._matcher.try_consume_tokens(ids)
+        if done < len(ids) and done:
+            self.undo(done)
+        return bool(done == len(ids))
 
     def fill(self, row: Mask) -> None:
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
@@ -91,15 +148,15 @@ class _Core:
     def allows(self, ids: Sequence[int]) -> bool:
         return bool(self._matcher.validate_tokens(list(ids)) == len(ids))
 
-    def mask_state(self) -> LLMatcher | None:
-        return None if self._matcher.is_stopped() else self._matcher
+    def mask_state(self) -> MaskState | None:
+        return None if self._matcher.is_stopped() else MaskState(id(self._lane), self._matcher)
 
     def undo(self, count: int) -> None:
         if not self._matcher.rollback(count):
             raise ConstraintError(f"llguidance cannot take back {count} tokens: {_reason(self._matcher)}")
 
     def copy(self) -> _Core:
-        return _Core(self._matcher.deep_copy())
+        return self._lane.core(self._matcher.deep_copy())
 
     def may_end(self) -> bool:
         return bool(self._matcher.is_accepting())

@@ -269,7 +269,7 @@ class Reach:
             return None
         _, tail, later = min(ways)
         path = self.path(later)
-        singles = [token for byte in tail if (token := self._vocabulary.single_byte(byte)) is not None]
+        singles = [token for byte in tail if (token := self._vocabulary.single_bytes[byte]) is not None]
         return None if path is None else (*singles, *path)
 
     def _tails(self, number: int, rest: bytes) -> Iterator[tuple[bytes, int]]:

@@ -7,9 +7,10 @@ them, forced text and errors are handled here, once, the same for both engines. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 from ...errors import ConstraintError
+from .ahead import MaskState
 from .forced import forced_ids
 from .matcher import Mask
 from .vocabulary import Vocabulary
@@ -22,6 +23,10 @@ class Core(Protocol):
 
     def consume(self, token_id: int) -> bool:
         """Advances over a text token; False, and no change, where it is not allowed."""
+        ...
+
+    def consume_all(self, ids: Sequence[int]) -> bool:
+        """Advances over text tokens, one after the other; False, and no change, where one is not allowed."""
         ...
 
     def fill(self, row: Mask) -> None:
@@ -56,9 +61,18 @@ class Core(Protocol):
         """What broke inside the engine, if something did."""
         ...
 
-    def mask_state(self) -> Any:
-        """What `MaskPool` computes the mask of ahead; None where it cannot, or nothing more may be asked."""
+    def mask_state(self) -> MaskState | None:
+        """What `MaskPool` computes the mask of; None where it cannot, or nothing more may be asked."""
         ...
+
+
+class _Ahead(NamedTuple):
+    """What is known of the text that `ids` lead to, after so many accepted ones."""
+
+    after: int
+    ids: tuple[int, ...]
+    held: bytes = b""
+    mask: Mask | None = None
 
 
 class Session:
@@ -69,8 +83,8 @@ class Session:
         self._vocabulary = vocabulary
         self._accepted = list(accepted)
         self._ended = ended
-        # Forced bytes that were held back, and after how many tokens.
-        self._held: tuple[int, bytes] | None = None
+        self._held: _Ahead | None = None  # forced bytes that are held back there
+        self._known: _Ahead | None = None  # the engine's mask there
 
     def accept(self, token_id: int) -> bool:
         """Advances over a token; False, and no change, where the grammar does not allow it.
@@ -91,6 +105,16 @@ class Session:
         self._accepted.append(token_id)
         return True
 
+    def accept_run(self, ids: Sequence[int]) -> bool:
+        """Advances over text tokens, as `accept` does one by one; False, and no change, where one is not allowed."""
+        if self._ended or not all(map(self._vocabulary.text_bytes.__getitem__, ids)):
+            return False
+        if not self._core.consume_all(ids):
+            self._check_alive()
+            return False
+        self._accepted += ids
+        return True
+
     def fill_mask(self, row: Mask) -> None:
         """Writes the mask of the ids that may come next.
 
@@ -100,19 +124,32 @@ class Session:
         if self._ended:
             row[:] = 0
             return
-        self._core.fill(row)
-        if self._held is not None and self._held[0] == len(self._accepted):
-            self._keep_whole(row, self._held[1])
-        self._check_alive(None if row.any() else "it allows no token although the text is not finished")
+        if self._known is not None and self._known.mask is not None and self._stands_at(self._known):
+            row[:] = self._known.mask
+        else:
+            self._core.fill(row)
+        self.finish_mask(row)
+        if not row.any():
+            self._check_alive("it allows no token although the text is not finished")
+
+    def mask_state(self) -> MaskState | None:
+        """The engine's state whose mask is wanted; None where `fill_mask` must be asked."""
+        return None if self._ended or self._stands_at(self._known) else self._core.mask_state()
+
+    def finish_mask(self, row: Mask) -> None:
+        """Makes the mask of `mask_state()`, in this row already, what `fill_mask` writes.
+
+        Raises:
+            ConstraintError: the engine gave up: this sequence cannot go on.
+        """
+        if self._held is not None and self._stands_at(self._held):
+            self._keep_whole(row, self._held.held)
+        self._check_alive()
 
     def fill_whole_mask(self, row: Mask) -> None:
         """Writes the same without regard to bytes that were held back: every token that the grammar allows."""
         self._held = None
         self.fill_mask(row)
-
-    def mask_state(self) -> Any:
-        """The engine's state whose mask `fill_mask` will want; None where that needs no engine (`ahead.py`)."""
-        return None if self._ended else self._core.mask_state()
 
     def allows(self, ids: Sequence[int]) -> bool:
         """Whether these text tokens may come next, one after the other (no change of state)."""
@@ -120,15 +157,15 @@ class Session:
 
     def mask_after(self, ids: Sequence[int]) -> Mask:
         """The mask after these tokens, which are allowed (no change of state)."""
-        done = 0
         row = self._vocabulary.empty_mask()
+        if ids and not self._core.consume_all(ids):
+            return row
         try:
-            for token_id in ids:
-                done += self._core.consume(token_id)
             self._core.fill(row)
         finally:
-            if done:
-                self._core.undo(done)
+            if ids:
+                self._core.undo(len(ids))
+        self._known = _Ahead(len(self._accepted), tuple(ids), mask=row)
         return row
 
     def rollback(self, num_tokens: int) -> None:
@@ -142,11 +179,13 @@ class Session:
         if num_tokens:
             self._core.undo(num_tokens)
             del self._accepted[-num_tokens:]
+            self._held = self._after_rollback(self._held)
+            self._known = self._after_rollback(self._known)
 
     def fork(self) -> Session:
         """An independent matcher in the same state."""
         other = Session(self._core.copy(), self._vocabulary, self._accepted, self._ended)
-        other._held = self._held
+        other._held, other._known = self._held, self._known
         return other
 
     def is_complete(self) -> bool:
@@ -159,14 +198,25 @@ class Session:
 
     def forced_tokens(self) -> list[int]:
         """The ids that must come next, whatever the model says; empty where there is a choice."""
-        if self.is_terminated() or self._core.may_end():
+        if self._ended or self._stands_at(self._held) or self._core.may_end():
             return []
         forced = self._core.forced_bytes()
         if not forced:
             return []
         ids = forced_ids(forced, self._accepted, self._vocabulary, self)
-        self._held = None if ids else (len(self._accepted), forced)
+        rest = forced[sum(len(self._vocabulary.text_bytes[i]) for i in ids) :]
+        self._held = _Ahead(len(self._accepted), tuple(ids), held=rest) if rest else None
         return ids
+
+    def _after_rollback(self, ahead: _Ahead | None) -> _Ahead | None:
+        """What is known of texts that may still come."""
+        return None if ahead is None or ahead.after > len(self._accepted) else ahead
+
+    def _stands_at(self, ahead: _Ahead | None) -> bool:
+        """Whether the text is the one that something is known of."""
+        if ahead is None or len(self._accepted) != ahead.after + len(ahead.ids):
+            return False
+        return tuple(self._accepted[ahead.after :]) == ahead.ids
 
     def _keep_whole(self, row: Mask, held: bytes) -> None:
         """Leaves the tokens that begin with the bytes held back, so that the model never sees an odd split of them.

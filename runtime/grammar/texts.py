@@ -60,7 +60,7 @@ class TokenTexts:
             ids.append(token_id)
             texts.append(text)
             begun.append(known.setdefault(rest, len(known)) if rest else -1)
-        self._singles = frozenset(byte for byte in _LATER if vocabulary.single_byte(byte) is not None)
+        self._singles = frozenset(byte for byte in _LATER if vocabulary.single_bytes[byte] is not None)
         self._tails: dict[bytes, dict[str, bytes]] = {}
         ways = list(map(self.tails, known))
         pause()

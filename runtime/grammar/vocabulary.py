@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InvalidValueError
 from .matcher import Mask, mask_words
@@ -21,6 +22,7 @@ __all__ = ["Vocabulary"]
 
 _MOST_MASKS = 256
 _MOST_STARTS = 4096
+_MOST_TEXTS = 8192
 
 
 class Vocabulary:
@@ -57,6 +59,9 @@ class Vocabulary:
         self._hf_tokenizer = hf_tokenizer
         self._beginning: dict[bytes, Mask] = {}
         self._longer: dict[bytes, Mapping[int, Sequence[int]]] = {}
+        self.replacing: dict[bytes, int] = {}
+        """Forced text → the longer token that could last replace it: often it can again (`forced.py`)."""
+        self._encoded: dict[str, tuple[int, ...]] = {}
         padded = [*token_bytes, *[b""] * (vocab_size - len(token_bytes))]
         self.names = tuple(padded)
         """What each id is called, special ones by their spelling."""
@@ -68,15 +73,17 @@ class Vocabulary:
         return np.zeros(mask_words(self.size), dtype=np.int32)
 
     def longer_than(self, start: bytes) -> Mapping[int, Sequence[int]]:
-        """The ids of tokens that begin with `start` and go on, by the byte with which they do."""
+        """The ids of tokens that begin with `start` and go on, by the byte with which they do, most tokens first."""
         found = self._longer.get(start)
         if found is None:
             if len(self._longer) >= _MOST_STARTS:
                 self._longer.clear()
+                self.replacing.clear()
             groups: dict[int, list[int]] = {}
             for token_id in self._going_on(start):
                 groups.setdefault(self.text_bytes[token_id][len(start)], []).append(token_id)
-            found = self._longer[start] = groups
+            most_first = sorted(groups.items(), key=lambda group: -len(group[1]))
+            found = self._longer[start] = dict(most_first)
         return found
 
     def _going_on(self, start: bytes) -> list[int]:
@@ -85,9 +92,23 @@ class Vocabulary:
         high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
         return ids[low:high]
 
-    def single_byte(self, byte: int) -> int | None:
-        """The id of the token that is this byte, if there is one."""
-        return self._by_bytes.get(bytes((byte,)))
+    def following_bytes(self, mask: Mask) -> frozenset[int]:
+        """The bytes that are allowed as tokens, and those that are no token on their own."""
+        words, bits, others = self._singles
+        return others.union((mask[words] & bits).nonzero()[0].tolist())
+
+    @cached_property
+    def _singles(self) -> tuple[NDArray[np.int64], Mask, frozenset[int]]:
+        """Word and bit of each byte's token; the bytes that are none."""
+        ids = [-1 if single is None else single for single in self.single_bytes]
+        words = np.array([max(i, 0) >> 5 for i in ids], dtype=np.int64)
+        bits = np.array([0 if i < 0 else 1 << (i & 31) for i in ids], dtype=np.uint32).view(np.int32)
+        return words, bits, frozenset(byte for byte, i in enumerate(ids) if i < 0)
+
+    @cached_property
+    def single_bytes(self) -> tuple[int | None, ...]:
+        """Byte → the id of the token that is this byte, if there is one."""
+        return tuple(self._by_bytes.get(bytes((byte,))) for byte in range(256))
 
     def beginning_mask(self, start: bytes) -> Mask:
         """The ids of tokens that begin with `start`, itself included."""
@@ -108,6 +129,14 @@ class Vocabulary:
 
         Empty where the tokenizer cannot spell exactly this text (it adds a space, or drops something).
         """
+        known = self._encoded.get(text)
+        if known is None:
+            if len(self._encoded) >= _MOST_TEXTS:
+                self._encoded.clear()
+            known = self._encoded[text] = tuple(self._encode(text))
+        return list(known)
+
+    def _encode(self, text: str) -> list[int]:
         ids = self._greedy(text.encode()) if self._tokenizer is None else self._by_tokenizer(text)
         spelled = b"".join(self.text_bytes[i] for i in ids)
         return ids if spelled == text.encode() else []

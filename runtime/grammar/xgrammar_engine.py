@@ -78,23 +78,29 @@ class _Core:
     def consume(self, token_id: int) -> bool:
         return bool(self._matcher.accept_token(token_id))
 
+    def consume_all(self, ids: Sequence[int]) -> bool:
+        for done, token_id in enumerate(ids):
+            if not self.consume(token_id):
+                self.undo(done)
+                return False
+        return True
+
     def fill(self, row: Mask) -> None:
         self._matcher.fill_next_token_bitmask(row.reshape(1, -1), 0)
         self._clear_padding(row)
 
     def allows(self, ids: Sequence[int]) -> bool:
-        done = 0
-        while done < len(ids) and self.consume(ids[done]):
-            done += 1
-        if done:
-            self.undo(done)
-        return done == len(ids)
+        allowed = self.consume_all(ids)
+        if allowed:
+            self.undo(len(ids))
+        return allowed
 
     def mask_state(self) -> None:
         return None
 
     def undo(self, count: int) -> None:
-        self._matcher.rollback(count)
+        if count:
+            self._matcher.rollback(count)
 
     def copy(self) -> _Core:
         return _Core(self._matcher.fork(), self._vocabulary)

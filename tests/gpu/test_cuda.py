@@ -186,7 +186,7 @@ def test_graphs_are_captured_for_rows_and_for_forced_runs() -> None:
             pytest.skip("this installation has no Triton, and so no attention that can be captured")
         runtime.generate(["One", "Two", "Three"], temperature=0, max_tokens=8, ignore_eos=True)
         runtime.generate("Yes or no?", regex="(yes|no), and that is the end", max_tokens=24)
-        kinds = {queries for _, queries in runtime._runner._graphs._graphs}
+        kinds = {key.queries for key in runtime._runner._graphs._graphs}
         assert 1 in kinds
         assert kinds & {2, 4, 8}
 

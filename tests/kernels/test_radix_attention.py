@@ -104,7 +104,7 @@ def compare(
     common = (q, caches[0], caches[1], step["table"])
     wanted = reference.ragged_attention(*common, step["rows"], step["starts"], step["lens"], 0.3, window, softcap)
     out = torch.full_like(q, torch.nan)
-    attention(*common, step["plan"], 0.3, window, softcap, max(nums), out)
+    attention(*common, step["plan"], 0.3, window, softcap, max(nums), out, planner.alone)
     torch.testing.assert_close(out.double(), wanted.double(), atol=tolerance, rtol=tolerance)
 
 
@@ -137,6 +137,29 @@ def test_the_kernel(
         tree, planner_for(), nums, attention=KERNELS["radix_attention"].triton(), dtype=dtype, tolerance=tolerance,
         heads=heads, dim=dim, window=window, softcap=softcap,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", [reference.radix_attention, KERNELS["radix_attention"].triton()])
+@pytest.mark.parametrize("num", [1, 4])
+def test_rows_alone_take_one_launch_until_something_is_shared(attention: Any, num: int) -> None:
+    """With 3 tokens both kinds of items have one launch in any case, with 12 each has its own."""
+    tree = Tree({1: 100})
+    planner = planner_for(tuning=RadixTuning(units=2, least_piece=1000, row_cost=4, least_saved=16))
+    sizes: Any = {"attention": attention, "dtype": torch.float32, "tolerance": 1e-5}
+    for row in (3, 0, 5):
+        tree.enter(row, [], 20 + row)
+    tree.grow(num)
+    compare(tree, planner, [num] * 3, **sizes)
+    assert planner.alone
+    for row in (6, 7):
+        tree.enter(row, [1], 9)
+    compare(tree, planner, [num] * 5, **sizes)
+    assert not planner.alone
+    for row in (6, 7):
+        tree.leave(row)
+    tree.grow()
+    compare(tree, planner, [num] * 3, **sizes)
+    assert planner.alone
 
 
 @pytest.mark.gpu

@@ -17,6 +17,7 @@ CONTRACTS = {
     "radicel.constraint": "what a text must be",
     "radicel.encode": "prompt parts to ids: the same for every backend that has a tokenizer",
     "radicel.errors": "the tree of exceptions",
+    "radicel.heap": "when there is much to do: in a batch, and in the engine",
     "radicel.graph": "what a batch shares",
     "radicel.prompt": "what stands before",
     "radicel.retries": "tries once more what failed its check: the same for programs and direct calls",

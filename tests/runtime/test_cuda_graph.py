@@ -87,7 +87,7 @@ def test_forced_runs_are_replayed_in_one_graph_with_decode_rows(made: LocalRunti
     plain = texts()
     graphs = _replaying(made, lambda call: call, most=24)
     assert texts() == plain
-    several = {queries for _, queries in graphs._graphs if queries > 1}
+    several = {key.queries for key in graphs._graphs if key.queries > 1}
     assert several, "no step with several tokens of a row was replayed"
     assert several <= {2, 4, 8}
     made.check()
@@ -111,7 +111,7 @@ def test_the_end_of_a_prompt_is_replayed_with_decode_rows_and_alone(made: LocalR
     plain = texts()
     graphs = _replaying(made, lambda call: call)
     assert texts() == plain
-    assert len([size for size, queries in graphs._graphs if queries == ANY]) >= 2
+    assert len([key for key in graphs._graphs if key.queries == ANY]) >= 2
     made.check()
 
 
@@ -138,7 +138,10 @@ def test_warming_up_captures_every_size_and_changes_nothing(made: LocalRuntime) 
 
     graphs = _replaying(made, capture, most=12)
     made.warm_up()
-    assert {queries: [size for size, q in graphs._graphs if q == queries] for queries in (1, 2, 4, 8, ANY)} == {
+    kinds = {(key.queries, key.alone) for key in graphs._graphs}
+    assert kinds == {(queries, alone) for queries in (1, 2, 4, 8) for alone in (True, False)} | {(ANY, False)}
+    sizes = lambda kind: [key.size for key in graphs._graphs if (key.queries, key.alone) == kind]
+    assert {queries: sizes((queries, False)) for queries in (1, 2, 4, 8, ANY)} == {
         1: [*range(1, 9), 12],
         2: [*range(2, 9), 12],
         4: [*range(4, 9), 12],

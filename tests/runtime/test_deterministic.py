@@ -15,7 +15,8 @@ import pytest
 import torch
 from radicel import function, select
 from radicel.errors import InvalidValueError
-from radicel.runtime import LocalRuntime
+from radicel.runtime import LocalRuntime, deterministic
+from radicel.runtime.batch import SampleBatch
 from radicel.runtime.deterministic import ROW_BY_ROW, FixedRows
 from radicel.runtime.model_runner import ModelRunner
 from radicel.runtime.models import load_model
@@ -112,6 +113,29 @@ def test_what_deterministic_cannot_go_with(folder: Path) -> None:
     for options in ({"attention": "torch"}, {"weights": "int4"}):
         with pytest.raises(InvalidValueError, match="deterministic=True has an attention of its own"):
             LocalRuntime(folder, deterministic=True, **options)
+
+
+def test_rows_of_a_kind_are_sampled_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: masked, edited and plain rows apart, each row with what is its own."""
+    count, vocab, none = 7, 64, np.empty(0, np.int64)
+    masks = np.zeros((3, 2), np.int32)
+    masks[:, 0] = [1 << 5, 1 << 9, 1 << 20]
+    batch = SampleBatch(
+        rows=np.arange(count), temperature=np.asarray([0, 1, 0, 2, 0, 1, 0], np.float32),
+        top_p=np.full(count, 0.9, np.float32), min_p=np.zeros(count, np.float32), top_k=np.zeros(count, np.int32),
+        seed=np.arange(count), sample_index=np.zeros(count, np.int64), draw_index=np.arange(count), masks=masks,
+        mask_rows=np.asarray([6, 1, 3]), penalties=(), logit_bias={2: {11: 100.0}, 3: {9: 1.0}, 5: {12: 100.0}},
+        want_logprobs=np.zeros(count, np.bool_), top_logprobs=np.zeros(count, np.int32), query_rows=none,
+        query_ids=none, query_top=np.empty(0, np.int32), end_rows=none, end_ids=(),
+    )  # fmt: skip
+    logits = torch.randn(count, vocab, generator=torch.Generator().manual_seed(0))
+    wanted = deterministic.choose(logits, batch, vocab).tolist()
+    assert [wanted[row] for row in (6, 1, 3, 2, 5)] == [5, 9, 20, 11, 12]
+    assert deterministic.choose_by_row(logits, batch, vocab).tolist() == wanted
+    kinds = deterministic._kinds
+    assert kinds(batch, torch.device("cuda")).tolist() == [0, 1, 2, 3, 0, 2, 1]
+    monkeypatch.setattr(deterministic, "_kinds", lambda batch, device: kinds(batch, torch.device("cuda")))
+    assert deterministic.choose_by_row(logits, batch, vocab).tolist() == wanted
 
 
 # --- every family -----------------------------------------------------------------------------------------------------

@@ -268,3 +268,21 @@ def test_the_work_of_an_id_does_not_grow() -> None:
     for token_id in ids * 4:
         stream.push(token_id)
     assert lines(some) <= early * 1.01
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(STYLES), st.booleans())
+def test_a_text_that_is_decoded_at_the_end_is_the_one_decoded_on_the_way(data: Any, style: str, at_start: bool) -> None:
+    tokenizer = made(style)
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=30))
+    if data.draw(st.booleans()):
+        ids += byte_ids(tokenizer, "é客😀".encode()[: data.draw(st.integers(0, 9))])
+    on_the_way, _, _ = run(tokenizer, ids, at_start=at_start)
+    at_the_end = TextStream(tokenizer, at_start=at_start)
+    for i, token_id in enumerate(ids):
+        assert not at_the_end.push(token_id)
+        if i == 20:
+            assert on_the_way.text.startswith(at_the_end.text)
+    at_the_end.finish()
+    assert at_the_end.text == on_the_way.text
+    assert at_the_end.visible_ids(ids) == on_the_way.visible_ids(ids)

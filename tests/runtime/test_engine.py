@@ -297,6 +297,48 @@ def test_max_tokens_cuts_a_forced_run():
     assert (result.output_ids, result.finish_reason, result.forced_tokens) == ([4, 5], "length", 2)
 
 
+class RunMatcher(FakeMatcher):
+    """Takes forced runs together, and counts them."""
+
+    runs = 0
+
+    def accept_run(self, ids: list[int]) -> bool:
+        self.runs += 1
+        return all(map(self.accept, ids))
+
+
+@pytest.mark.parametrize("more", [{}, {"sink": True}, {"stop": 9}, {"stop": 11}, {"stop_after": 2}, {"told": True}])
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 5, 7, 9, 10, 50])
+def test_a_forced_run_that_is_taken_at_once_changes_nothing(more, max_tokens):
+    found = []
+    for kind in (FakeMatcher, RunMatcher):
+        matcher = kind(mixed_grammar().rules, {10}, ENDS)
+        told: list[int] = []
+        sink = Sink(stop_after=more.get("stop_after")) if "sink" in more or "stop_after" in more else None
+        sampling = {"temperature": 0.7, "frequency_penalty": 0.5, "logprobs": True}
+        if "stop" in more:
+            sampling["stop_token_ids"] = frozenset({more["stop"]})
+        seq = sequence(
+            PROMPT,
+            max_tokens,
+            matcher=matcher,
+            sampling=sampling,
+            sink=sink,
+            on_token=told.append if "told" in more else None,
+        )
+        engine = make()
+        result = run_one(seq, engine)
+        counters = engine.counters.generated_tokens, engine.counters.forced_tokens
+        found.append(
+            (result.output_ids, result.finish_reason, result.end_id, result.forced_tokens, result.logprobs, told)
+            + (sink.ids if sink else None, counters)
+        )
+        if kind is RunMatcher:
+            at_once = max_tokens >= 3 and not more.keys() & {"told", "stop_after"}
+            assert (matcher.runs > 0) == at_once
+    assert found[0] == found[1]
+
+
 def test_samples_of_one_prompt_share_what_their_grammar_forces_first():
     engine = make()
     seqs = [
@@ -339,6 +381,7 @@ class Sink:
     def __init__(self, stop_after: int | None = None, fail_in: str = "") -> None:
         self.ids: list[int] = []
         self.stop_after, self.fail_in, self.finished = stop_after, fail_in, 0
+        self.can_stop = stop_after is not None
 
     def push(self, token_id: int) -> bool:
         if self.fail_in == "push":

@@ -13,6 +13,7 @@ from chat_tokenizers import CORPUS, STYLES, make
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from radicel.runtime import run_encoder, text_cuts
+from radicel.runtime.shared_starts import SharedStarts
 from radicel.runtime.text_cuts import may_cut, pieces
 from radicel.runtime.tokenizer import Tokenizer
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -195,3 +196,31 @@ def test_a_prefix_that_texts_share_is_encoded_once(monkeypatch: pytest.MonkeyPat
     for i in range(10):
         tokenizer.encode_run(prefix + f"Question {i}?")
     assert sum(lengths) < len(prefix) + 10 * 400
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.lists(st.sampled_from(PARTS), max_size=12)), max_size=20))
+def test_what_texts_begin_with_alike_is_taken_over_with_its_ids(endings: list[tuple[int, list[str]]]) -> None:
+    tokenizer = make()
+    runs: Any = tokenizer._runs
+    common = "The quick brown fox jumps over the lazy dog. " * 40
+    for kept, parts in endings:
+        text = common[: 45 * kept] + "".join(parts) + common[: 45 * len(parts)]
+        shared = tokenizer.encode_run(text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "_starts", {kind: SharedStarts() for kind in ("prefixed", "bare")})
+            assert shared == tokenizer.encode_run(text)
+
+
+def test_a_beginning_that_was_there_a_moment_ago_is_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make()
+    encoder: Any = tokenizer._runs
+    first, second = ("The quick brown fox jumps over the lazy dog " * 100, "A lazy dog and the brown fox " * 100)
+    looked_up: list[str] = []
+    cached = encoder._cached
+    monkeypatch.setattr(encoder, "_cached", lambda text, kind: looked_up.append(text) or cached(text, kind))
+    for i in range(10):
+        for prefix in (first, second):
+            looked_up.clear()
+            tokenizer.encode_run(prefix + f"Question {i}?")
+    assert len(looked_up) <= 2

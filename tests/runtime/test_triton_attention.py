@@ -84,7 +84,7 @@ def test_long_rows_become_tiles_and_short_ones_plans_by_size() -> None:
     attention = _attention(2)
     table = torch.zeros((ROWS, 2000), dtype=torch.int32)
     meta = attention.prepare(_step([(1, 9), (700, 900), (3, 50), (1, 80), (9, 9), (4, 40)], [4, 1, 2, 3, 0, 5]), table)
-    assert [(queries, plan["tokens"].tolist()) for queries, plan in meta.plans] == [
+    assert [(plan.queries, plan.parts["tokens"].tolist()) for plan in meta.plans] == [
         (1, [[0, 4], [704, 3]]),
         (4, [[701, 2], [702, 2], [703, 2], [714, 5], [715, 5], [716, 5], [717, 5]]),
     ]

@@ -1,13 +1,12 @@
 """Decode speed of two real shapes with random weights, beside the time in which their weights can be read.
 
-In: a GPU. Out: milliseconds of a step of 1 and of 16 sequences with 512 tokens each, the runner's own launches and the
+In: a GPU. Out: milliseconds of a step of 1, 4 and 16 sequences with 512 tokens each, the runner's own launches and the
 sampled ids read back after every step, without an engine. The floor is the bytes of the matrices that a step must read
 (of experts, those that are chosen) by the rate at which one large linear layer of one row reads its weights.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import tempfile
 import time
@@ -25,7 +24,7 @@ __all__ = ["SHAPES", "measure_speed"]
 
 PROMPT = 512
 STEPS = 48
-BATCHES = (1, 16)
+BATCHES = (1, 4, 16)
 _QWEN3 = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
     "rms_norm_eps": 1e-6,
@@ -61,26 +60,40 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+_TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 300,
+}
 
-def measure_speed(device: str) -> dict[str, Any]:
-    """Shape → batch → {"ms": of a step, "floor_ms": of its weights}, and the rate of reading in GB/s."""
-    rate = _reading_rate(device)
-    found: dict[str, Any] = {"read_gb_per_s": rate / 1e9, "shapes": {}}
-    for name, config in SHAPES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "config.json").write_text(json.dumps(config))
-            model = load_model(
-                Path(folder), device=device, dtype="bfloat16", load_format="dummy", context_length=PROMPT + STEPS + 32
-            )
-        found["shapes"][name] = {
-            str(size): {"ms": _step_ms(model, size), "floor_ms": _bytes_read(model, size) / rate * 1e3}
-            for size in BATCHES
-        }
-        print(name, found["shapes"][name], flush=True)
-        del model
-        gc.collect()
-        torch.cuda.empty_cache()
-    return found
+
+def measure_speed(name: str, device: str, *, tiny: bool = False) -> dict[str, Any]:
+    """One shape.
+
+    Args:
+        name: of `SHAPES`.
+        device: where.
+        tiny: a small one of the same kind in its place, to try the script.
+
+    Returns:
+        "sizes": batch → {"ms": of a step, "floor_ms": of its weights}, and "read_gb_per_s", the rate of reading.
+    """
+    rate = _reading_rate(device, 1 << 10 if tiny else 1 << 18)
+    config = {**SHAPES[name], **(_TINY if tiny else {})}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        model = load_model(
+            Path(folder), device=device, dtype="bfloat16", load_format="dummy", context_length=PROMPT + STEPS + 32
+        )
+    sizes = {
+        str(size): {"ms": _step_ms(model, size), "floor_ms": _bytes_read(model, size) / rate * 1e3} for size in BATCHES
+    }
+    return {"read_gb_per_s": rate / 1e9, "sizes": sizes}
 
 
 def _step_ms(model: CausalLM, size: int) -> float:
@@ -111,13 +124,14 @@ def _bytes_read(model: CausalLM, size: int) -> float:
     return (layer * config.layers + config.vocab_size * config.hidden) * model.dtype.itemsize
 
 
-def _reading_rate(device: str) -> float:
-    weight = torch.zeros(1 << 18, 8192, dtype=torch.bfloat16, device=device)
+def _reading_rate(device: str, rows: int) -> float:
+    weight = torch.zeros(rows, 8192, dtype=torch.bfloat16, device=device)
     x = torch.zeros(1, 8192, dtype=torch.bfloat16, device=device)
 
     def read() -> None:
         torch.nn.functional.linear(x, weight)
-        torch.cuda.synchronize()
+        if weight.is_cuda:
+            torch.cuda.synchronize()
 
     return weight.numel() * 2 / _median_ms(read, 10) * 1e3
 

@@ -274,7 +274,7 @@ def make_checkpoint(name: str, folder: Path, seed: int = 0, **overrides: Any) ->
         fields = {"text_config": fields, **VISION}
     config = getattr(transformers, family.config)(**fields)
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = getattr(transformers, family.architecture)(config)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if key.endswith("bias"):
@@ -283,6 +283,6 @@ def make_checkpoint(name: str, folder: Path, seed: int = 0, **overrides: Any) ->
                 # Gemma's weights are distances from 1.
                 low = -0.5 if "Gemma" in family.config else 0.5
                 parameter.uniform_(low, low + 1)
-    assert type(model).__name__ == family.architecture
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     model.save_pretrained(folder)
     return model.eval()
