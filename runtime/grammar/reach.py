@@ -18,38 +18,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from ...schema.charsets import CharSet
 from ...schema.grammar_ast import Foreign
-from .kinds import first_of_each, kinds_of, nodes_of, within
+from .kinds import nodes_of
 from .matcher import Mask, mask_words
 from .needs import NEVER, Needs
 from .outline import Outline, OutlineError, Place
-from .texts import Ints, texts_of
+from .places import DEAD, MOST_WORK, UNKNOWN, Places, TooMuchWork
+from .texts import Ints
 from .vocabulary import Vocabulary
 
 __all__ = ["Path", "Reach", "TooMuchWork"]
 
-_DEAD, _UNKNOWN = -1, -2
-_MOST_PLACES = 20_000
 _MOST_WARM = 500
-_MOST_WORK = 1_500
-_MOST_BYTES = 16 * 1024 * 1024
 _LONG = 256  # characters that are not spelled together with what is before them
 _FEWEST_ORDINARY = 2_000
 _FEW = 16  # tokens that are followed one by one
 _MOST_TRIED = 48
 _SPARE = 3
 _ZONE = 12
-_BITS = 20  # a number of kinds fits in
 
 Flags = NDArray[np.bool_]
 Path = tuple[int, ...]
 """Tokens that finish a text."""
-
-
-class TooMuchWork(Exception):
-    """To follow all tokens would take too long; what was found is kept."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,7 @@ class _Ordinary:
     next: dict[int, int] = field(default_factory=dict)  # place → where any of the characters leads
 
 
-class Reach:
+class Reach(Places):
     """The places of one outline, as far as texts came to them; used by whoever holds its `lock`.
 
     Args:
@@ -82,14 +74,8 @@ class Reach:
         *,
         silent: int = 0,
     ) -> None:
-        self._outline = outline
-        self._vocabulary = vocabulary
-        self._texts = texts_of(vocabulary, pause)
-        self._kinds = kinds_of(self._texts.codes, outline.rules.values(), pause)
-        count = int(self._kinds.max(initial=-1)) + 1
-        self._sample_codes = self._texts.codes[first_of_each(self._kinds, count)]
-        self._samples = list(map(chr, self._sample_codes.tolist()))
-        self._sets: dict[int, tuple[CharSet, NDArray[np.uint64]]] = {}  # by identity; kept so that it stays theirs
+        super().__init__(outline, vocabulary, pause)
+        count = self._count
         self._flat: Ints = self._kinds[self._texts.flat] if len(self._texts.flat) else self._texts.flat
         self._weights = np.bincount(self._flat, minlength=count)
         pause()
@@ -99,10 +85,6 @@ class Reach:
         self._order = np.argsort(firsts, kind="stable").astype(np.int32)
         self._bounds = np.searchsorted(firsts[self._order], np.arange(count + 2))
         self._finishes = np.where(self._texts.finishes < 0, 0, self._kinds[self._texts.finishes])
-        self._count = count
-        self.generation = 0
-        self._forget()
-        self.start = outline.start
         self.lock = threading.Lock()
         foreign = any(isinstance(node, Foreign) for node in nodes_of(outline.rules.values(), pause))
         self.spare = silent + (_SPARE if foreign else 0)
@@ -112,19 +94,20 @@ class Reach:
         """So many tokens above what a text needs any token fits: one begins sixteen things at most (a few if large)."""
         pause()
 
+    @override
     def _forget(self) -> None:
-        self.generation += 1
-        self._places: list[Place] = []
-        self._numbers: dict[object, int] = {}
-        self._next: Ints = np.full((64, max(1, self._count)), _UNKNOWN, np.int32)
+        super()._forget()
         self._paths: dict[int, Path | None] = {}
-        self._needs: Ints = np.full(64, -1, np.int32)
+        self._needs: Ints = np.full(len(self._next), -1, np.int32)
         self._rests: dict[int, Path | None] = {}
         self._profiles: dict[int, Needs] = {}
         self._ordinary: dict[bytes, _Ordinary | None] = {}
         self._sampled: dict[tuple[int, bytes, int], Needs] = {}
-        self._work = 0
-        self._bytes = 0
+
+    @override
+    def _make_room(self) -> None:
+        super()._make_room()
+        self._needs = np.concatenate([self._needs, np.full_like(self._needs, -1)])
 
     def warm(self, pause: Callable[[], None], wanted: Callable[[], bool]) -> None:
         """Follows all tokens from the places of the shortest text, so that no step has to: most texts come there."""
@@ -142,88 +125,6 @@ class Reach:
                     place = self._places[later]
                     continue
             break
-
-    def number(self, place: Place) -> int:
-        """The number of a place, of this generation."""
-        found = self._numbers.get(place.key)
-        if found is None:
-            found = self._numbers[place.key] = len(self._places)
-            self._places.append(place)
-            if found == len(self._needs):
-                self._next = np.concatenate([self._next, np.full_like(self._next, _UNKNOWN)])
-                self._needs = np.concatenate([self._needs, np.full_like(self._needs, -1)])
-        return found
-
-    def settle(self) -> None:
-        """Forgets what was found where that has become too much; numbers are of the next generation then."""
-        if len(self._places) > _MOST_PLACES or self._bytes > _MOST_BYTES:
-            self._forget()
-
-    def place(self, number: int) -> Place:
-        """The place of a number."""
-        return self._places[number]
-
-    def walk(self, number: int, text: str) -> int:
-        """Where a text leads; -1: nowhere.
-
-        Raises:
-            OutlineError: too many readings.
-        """
-        for char in text:
-            at = self._texts.index.get(char)
-            number = self._stepped(number, int(self._kinds[at])) if at is not None else self._odd_step(number, char)
-            if number < 0:
-                break
-        return number
-
-    def _odd_step(self, number: int, char: str) -> int:
-        """A step over a character that is in no token as a whole."""
-        place = self._places[number]
-        self._work += len(place.readings) + 4
-        later = self._outline.step(place, char)
-        return self.number(later) if later.readings else _DEAD
-
-    def _stepped(self, number: int, kind: int) -> int:
-        found = int(self._next[number, kind])
-        if found == _UNKNOWN:
-            found = self._odd_step(number, self._samples[kind])
-            self._next[number, kind] = found
-        return found
-
-    def _fill(self, numbers: Ints, kinds: Ints) -> Ints:
-        """What follows each place by each kind of character."""
-        found: Ints = self._next[numbers, kinds]
-        unknown = found == _UNKNOWN
-        if unknown.any():
-            for number in np.unique(numbers[unknown]).tolist():
-                self._fill_row(number)
-            found = self._next[numbers, kinds]
-        return found
-
-    def _fill_row(self, number: int) -> None:
-        """What follows a place, by every kind of character; those that it does not tell apart are tried once."""
-        signs = np.zeros(self._count, np.uint64)
-        bits = 0
-        for chars in {id(chars): chars for chars in self._places[number].sets}.values():
-            if bits == 64:
-                signs = np.unique(signs, return_inverse=True)[1].astype(np.uint64)
-                bits = _BITS
-            signs |= self._members(chars) << np.uint64(bits)
-            bits += 1
-        _, first, own = np.unique(signs, return_index=True, return_inverse=True)
-        row = np.empty(len(first), np.int32)
-        for at, kind in enumerate(first.tolist()):
-            if self._work > _MOST_WORK:
-                raise TooMuchWork
-            row[at] = self._stepped(number, kind)
-        self._next[number] = row[own.reshape(-1)]
-
-    def _members(self, chars: CharSet) -> NDArray[np.uint64]:
-        """Of each kind of character, whether it is in a set of the grammar."""
-        known = self._sets.get(id(chars))
-        if known is None:
-            known = self._sets[id(chars)] = chars, within(self._sample_codes, chars)
-        return known[1]
 
     # ---- the way out
 
@@ -324,7 +225,7 @@ class Reach:
                 if need < NEVER:
                     ids.append(token_id)
                     needs.append(need)
-                if self._work > _MOST_WORK:
+                if self._work > MOST_WORK:
                     break
             found = Needs(NEVER, [], np.array(ids, np.int32), np.array(needs, np.int32))
             self._sampled[key] = found
@@ -384,7 +285,7 @@ class Reach:
 
     def _finals(self, states: Ints, chosen: Ints, at: Ints) -> Ints:
         """Where each of these tokens leads, whose first `at` characters led to `states`; -1: nowhere."""
-        finals = np.full(len(chosen), _DEAD, np.int32)
+        finals = np.full(len(chosen), DEAD, np.int32)
         alive = np.flatnonzero(states >= 0)
         chosen, states = chosen[alive], states[alive]
         at = self._texts.starts[chosen] + at[alive]
@@ -405,7 +306,7 @@ class Reach:
     def _followed_alone(self, number: int, kinds: list[int]) -> int:
         for kind in kinds:
             later = self._next.item(number, kind)
-            number = self._stepped(number, kind) if later == _UNKNOWN else later
+            number = self._stepped(number, kind) if later == UNKNOWN else later
             if number < 0:
                 break
         return number
@@ -436,13 +337,13 @@ class Reach:
     def _next_ordinary(self, number: int, ordinary: _Ordinary) -> int | None:
         """Where every ordinary character leads from a place; None: not all to the same one."""
         if number < 0:
-            return _DEAD
+            return DEAD
         found = ordinary.next.get(number)
         if found is None:
             later = self._fill(np.full(len(ordinary.kinds), number, np.int32), ordinary.kinds)
-            found = int(later[0]) if (later == later[0]).all() else _UNKNOWN
+            found = int(later[0]) if (later == later[0]).all() else UNKNOWN
             ordinary.next[number] = found
-        return None if found == _UNKNOWN else found
+        return None if found == UNKNOWN else found
 
     def _made_of(self, kinds: Flags) -> _Ordinary | None:
         """The tokens made of some kinds of characters; None where there are few."""

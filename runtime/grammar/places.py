@@ -1,0 +1,154 @@
+"""The places of an outline, numbered as they are seen, and where each kind of character leads from them.
+
+In: an `Outline`, a vocabulary. Out: numbers of places, and a table [place, kind of character] of what follows. The
+characters of a kind are those that no part of the grammar tells apart; one of each is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schema.charsets import CharSet
+from .kinds import first_of_each, kinds_of, within
+from .outline import Outline, Place
+from .texts import Ints, texts_of
+from .vocabulary import Vocabulary
+
+__all__ = ["DEAD", "MOST_WORK", "UNKNOWN", "Places", "TooMuchWork"]
+
+DEAD = -1
+"""Where a character leads nowhere."""
+UNKNOWN = -2
+"""Where nobody has tried yet."""
+_MOST_PLACES = 20_000
+MOST_WORK = 1_500
+"""Readings looked at for one mask."""
+_MOST_BYTES = 16 * 1024 * 1024
+_BITS = 20  # a number of kinds fits in
+
+
+class TooMuchWork(Exception):
+    """To follow all tokens would take too long; what was found is kept."""
+
+
+class Places:
+    """The numbered places of one outline.
+
+    Args:
+        outline: it.
+        vocabulary: the tokens whose characters are told apart.
+        pause: called now and then while it is made.
+
+    Attributes:
+        generation: goes up when numbers are forgotten.
+        start: where a text begins.
+    """
+
+    def __init__(self, outline: Outline, vocabulary: Vocabulary, pause: Callable[[], None]) -> None:
+        self._outline = outline
+        self._vocabulary = vocabulary
+        self._texts = texts_of(vocabulary, pause)
+        self._kinds = kinds_of(self._texts.codes, outline.rules.values(), pause)
+        self._count = int(self._kinds.max(initial=-1)) + 1
+        self._sample_codes = self._texts.codes[first_of_each(self._kinds, self._count)]
+        self._samples = list(map(chr, self._sample_codes.tolist()))
+        self._sets: dict[int, tuple[CharSet, NDArray[np.uint64]]] = {}  # by identity; kept so that it stays theirs
+        self.generation = 0
+        self.start = outline.start
+        self._forget()
+
+    def _forget(self) -> None:
+        self.generation += 1
+        self._places: list[Place] = []
+        self._numbers: dict[object, int] = {}
+        self._next: Ints = np.full((64, max(1, self._count)), UNKNOWN, np.int32)
+        self._work = 0
+        self._bytes = 0
+
+    def _make_room(self) -> None:
+        """For as many places again."""
+        self._next = np.concatenate([self._next, np.full_like(self._next, UNKNOWN)])
+
+    def number(self, place: Place) -> int:
+        """The number of a place, of this generation."""
+        found = self._numbers.get(place.key)
+        if found is None:
+            found = self._numbers[place.key] = len(self._places)
+            self._places.append(place)
+            if found == len(self._next):
+                self._make_room()
+        return found
+
+    def settle(self) -> None:
+        """Forgets what was found where that has become too much; numbers are of the next generation then."""
+        if len(self._places) > _MOST_PLACES or self._bytes > _MOST_BYTES:
+            self._forget()
+
+    def place(self, number: int) -> Place:
+        """The place of a number."""
+        return self._places[number]
+
+    def walk(self, number: int, text: str) -> int:
+        """Where a text leads; -1: nowhere.
+
+        Raises:
+            OutlineError: too many readings.
+        """
+        for char in text:
+            at = self._texts.index.get(char)
+            number = self._stepped(number, int(self._kinds[at])) if at is not None else self._odd_step(number, char)
+            if number < 0:
+                break
+        return number
+
+    def _odd_step(self, number: int, char: str) -> int:
+        """A step over a character that is in no token as a whole."""
+        place = self._places[number]
+        self._work += len(place.readings) + 4
+        later = self._outline.step(place, char)
+        return self.number(later) if later.readings else DEAD
+
+    def _stepped(self, number: int, kind: int) -> int:
+        found = int(self._next[number, kind])
+        if found == UNKNOWN:
+            found = self._odd_step(number, self._samples[kind])
+            self._next[number, kind] = found
+        return found
+
+    def _fill(self, numbers: Ints, kinds: Ints) -> Ints:
+        """What follows each place by each kind of character."""
+        found: Ints = self._next[numbers, kinds]
+        unknown = found == UNKNOWN
+        if unknown.any():
+            for number in np.unique(numbers[unknown]).tolist():
+                self._fill_row(number)
+            found = self._next[numbers, kinds]
+        return found
+
+    def _fill_row(self, number: int) -> None:
+        """What follows a place, by every kind of character; those that it does not tell apart are tried once."""
+        signs = np.zeros(self._count, np.uint64)
+        bits = 0
+        for chars in {id(chars): chars for chars in self._places[number].sets}.values():
+            if bits == 64:
+                signs = np.unique(signs, return_inverse=True)[1].astype(np.uint64)
+                bits = _BITS
+            signs |= self._members(chars) << np.uint64(bits)
+            bits += 1
+        _, first, own = np.unique(signs, return_index=True, return_inverse=True)
+        row = np.empty(len(first), np.int32)
+        for at, kind in enumerate(first.tolist()):
+            if self._work > MOST_WORK:
+                raise TooMuchWork
+            row[at] = self._stepped(number, kind)
+        self._next[number] = row[own.reshape(-1)]
+
+    def _members(self, chars: CharSet) -> NDArray[np.uint64]:
+        """Of each kind of character, whether it is in a set of the grammar."""
+        known = self._sets.get(id(chars))
+        if known is None:
+            known = self._sets[id(chars)] = chars, within(self._sample_codes, chars)
+        return known[1]
