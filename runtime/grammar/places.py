@@ -17,14 +17,14 @@ from .outline import Outline, Place
 from .texts import Ints, texts_of
 from .vocabulary import Vocabulary
 
-__all__ = ["DEAD", "MOST_WORK", "UNKNOWN", "Places", "TooMuchWork"]
+__all__ = ["DEAD", "UNKNOWN", "Places", "TooMuchWork"]
 
 DEAD = -1
 """Where a character leads nowhere."""
 UNKNOWN = -2
 """Where nobody has tried yet."""
 _MOST_PLACES = 20_000
-MOST_WORK = 1_500
+_MOST_WORK = 1_500
 """Readings looked at for one mask."""
 _MOST_BYTES = 16 * 1024 * 1024
 _BITS = 20  # a number of kinds fits in
@@ -67,6 +67,10 @@ class Places:
         self._next: Ints = np.full((64, max(1, self._count)), UNKNOWN, np.int32)
         self._work = 0
         self._bytes = 0
+
+    @property
+    def _worked_enough(self) -> bool:
+        return self._work > _MOST_WORK
 
     def _make_room(self) -> None:
         """For as many places again."""
@@ -141,7 +145,7 @@ class Places:
         _, first, own = np.unique(signs, return_index=True, return_inverse=True)
         row = np.empty(len(first), np.int32)
         for at, kind in enumerate(first.tolist()):
-            if self._work > MOST_WORK:
+            if self._worked_enough:
                 raise TooMuchWork
             row[at] = self._stepped(number, kind)
         self._next[number] = row[own.reshape(-1)]

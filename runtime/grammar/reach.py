@@ -25,7 +25,7 @@ from .kinds import nodes_of
 from .matcher import Mask, mask_words
 from .needs import NEVER, Needs
 from .outline import Outline, OutlineError, Place
-from .places import DEAD, MOST_WORK, UNKNOWN, Places, TooMuchWork
+from .places import DEAD, UNKNOWN, Places, TooMuchWork
 from .texts import Ints
 from .vocabulary import Vocabulary
 
@@ -225,7 +225,7 @@ class Reach(Places):
                 if need < NEVER:
                     ids.append(token_id)
                     needs.append(need)
-                if self._work > MOST_WORK:
+                if self._worked_enough:
                     break
             found = Needs(NEVER, [], np.array(ids, np.int32), np.array(needs, np.int32))
             self._sampled[key] = found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from radicel.constraint import Constraint
-from radicel.runtime.grammar import GrammarCompiler, reach
+from radicel.runtime.grammar import GrammarCompiler, places, reach
 from radicel.runtime.grammar.needs import NEVER, Needs
 from radicel.runtime.grammar.outline import Outline
 from radicel.runtime.grammar.reach import Reach, TooMuchWork
@@ -196,7 +196,7 @@ def test_what_takes_too_long_goes_on_when_asked_again(monkeypatch: pytest.Monkey
     vocabulary = compiler().vocabulary
     whole = reach_of(made, vocabulary)
     wanted = known_needs(whole.after(whole.number(whole.start)))
-    monkeypatch.setattr(reach, "_MOST_WORK", 1)
+    monkeypatch.setattr(places, "_MOST_WORK", 1)
     known = reach_of(made, vocabulary)
     place, asked = known.number(known.start), 0
     while True:
@@ -211,7 +211,7 @@ def test_what_takes_too_long_goes_on_when_asked_again(monkeypatch: pytest.Monkey
 
 
 def test_what_was_found_is_forgotten_when_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_MOST_PLACES", 10)
+    monkeypatch.setattr(places, "_MOST_PLACES", 10)
     made = Constraint.of(FLAT)
     draw = random.Random(2)
     one = compiler()
