@@ -129,6 +129,8 @@ def _blocks(device: torch.device, dtype: torch.dtype) -> bool:
         and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        # A processor without AVX-512 (or AVX-NE-CONVERT) has none for bfloat16.
+        and (dtype is torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
     )
 
 
