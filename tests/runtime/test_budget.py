@@ -92,7 +92,7 @@ def test_with_a_real_vocabulary_it_takes_no_long_time(model_dir: Path) -> None:
             began = time.thread_time()
             with contextlib.suppress(ConstraintError):
                 check_budget(SamplingParams(max_tokens=budget), constraint, known, crossing=budget == 6)
-            assert time.thread_time() - began < 3
+            assert time.thread_time() - began < 8
     shortest = '{"name": "", "age": 0}'
     spelled = len(known.encode(shortest))
     assert spelled == 10

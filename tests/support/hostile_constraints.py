@@ -65,7 +65,7 @@ NAMES = {
     "no base case: GBNF": "root",
     "no base case: two rules": "root",
     "no base case: Lark": "start",
-    "refers to itself": "runs",
+    "refers to itself": "$ref",
     "empty rules": "runs",
     "NUL in a regex": "runs",
     "NUL in a choice": "runs",
