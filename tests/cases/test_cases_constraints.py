@@ -257,6 +257,7 @@ def test_b63_a_value_ends_within_its_budget_or_says_so(rt: LocalRuntime, budget:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_500)  # on a slow machine beside another test
 def test_b72_ten_thousand_schemas_stay_within_the_bound() -> None:
     compiler = GrammarCompiler(
         [bytes([byte]) for byte in range(256)], vocab_size=257, end_ids={256}, cache_entries=64, cache_bytes=1 << 24

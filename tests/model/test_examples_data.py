@@ -69,6 +69,7 @@ def test_on_the_public_file(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_500)  # on a slow machine beside another test
 @pytest.mark.parametrize("name", sorted(PUBLIC.keys() | WITHOUT))
 def test_help(name: str) -> None:
     command = [sys.executable, str(PROGRAMS / f"{name}.py"), "--help"]

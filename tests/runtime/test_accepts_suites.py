@@ -62,6 +62,7 @@ def test_a_sample_has_no_false_accept(name: str, suites_dir: Path, bench: Module
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_500)  # on a slow machine beside another test
 @pytest.mark.parametrize("name", WANTED)
 def test_whole_suites(name: str, suites_dir: Path, bench: ModuleType) -> None:
     rows = bench.read(suites_dir, name)
@@ -92,6 +93,7 @@ def test_what_a_uniform_model_makes_is_valid(name: str, suites_dir: Path, bench:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_500)  # on a slow machine beside another test
 @pytest.mark.parametrize("name", WANTED)
 def test_what_a_uniform_model_makes_of_whole_suites(
     name: str, suites_dir: Path, bench: ModuleType, maker: ModuleType

@@ -282,6 +282,7 @@ def test_random_operations_keep_every_invariant():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_500)  # on a slow machine beside another test
 @pytest.mark.parametrize("block", range(8))
 def test_random_operations_for_long(block):
     for seed in range(1000 + 15 * block, 1015 + 15 * block):
