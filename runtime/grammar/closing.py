@@ -23,6 +23,7 @@ from .matcher import CompiledGrammar, Mask, Matcher
 from .needs import NEVER, Needs
 from .outline import Outline, OutlineError
 from .reach import Path, Reach, TooMuchWork
+from .texts import whole_characters
 from .vocabulary import Vocabulary
 
 __all__ = ["ClosingGrammar", "ClosingMatcher", "Steering", "pauses"]
@@ -231,7 +232,7 @@ class ClosingMatcher:
         if self._at == len(self._data):
             return
         chunk = bytes(self._data[self._at : self._at + most])
-        text = _whole(chunk)
+        text = whole_characters(chunk)
         place = reach.walk(self._place, text)
         if place < 0:
             raise OutlineError("the outline and the engine disagree")
@@ -318,14 +319,6 @@ def pauses() -> Callable[[], None]:
             began = time.thread_time()
 
     return pause
-
-
-def _whole(data: bytes) -> str:
-    """The characters of data that may end inside one."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        return data[: error.start].decode()
 
 
 def _has(row: Mask, token_id: int) -> bool:

@@ -26,7 +26,7 @@ from .matcher import Mask, mask_words
 from .needs import NEVER, Needs
 from .outline import Outline, OutlineError, Place
 from .places import DEAD, UNKNOWN, Places, TooMuchWork
-from .texts import Ints
+from .texts import Ints, whole_characters
 from .vocabulary import Vocabulary
 
 __all__ = ["Path", "Reach", "TooMuchWork"]
@@ -120,7 +120,7 @@ class Reach(Places):
             with self.lock, contextlib.suppress(TooMuchWork, OutlineError):
                 number = self.number(place)
                 self.after(number)
-                later = self.walk(number, _whole(self._vocabulary.text_bytes[token_id]))
+                later = self.walk(number, whole_characters(self._vocabulary.text_bytes[token_id]))
                 if later >= 0 and len(self._places) < _MOST_WARM and wanted():
                     place = self._places[later]
                     continue
@@ -148,7 +148,7 @@ class Reach(Places):
 
     def need_after(self, number: int, data: bytes) -> int:
         """The same after some bytes from a place on; `NEVER` where these lead nowhere."""
-        text = _whole(data)
+        text = whole_characters(data)
         later = self.walk(number, text)
         return NEVER if later < 0 else self.need(later, data[len(text.encode()) :])
 
@@ -386,10 +386,3 @@ class Reach(Places):
             runs[going] += 1
             going = going[runs[going] < sizes[going]]
         return runs
-
-
-def _whole(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        return data[: error.start].decode()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .vocabulary import Vocabulary
 
-__all__ = ["TokenTexts", "texts_of"]
+__all__ = ["TokenTexts", "texts_of", "whole_characters"]
 
 _LATER = bytes(range(0x80, 0xC0))
 _TAILS = (b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\xa0\x80", b"\x80\x80\x80", b"\x90\x80\x80")
@@ -122,3 +122,11 @@ def texts_of(vocabulary: Vocabulary, pause: Callable[[], None] = lambda: None) -
         if found is None:
             found = _made[vocabulary] = TokenTexts(vocabulary, pause)
         return found
+
+
+def whole_characters(data: bytes) -> str:
+    """The characters of data, up to where it ends inside one or is none (`forced.py` gives nothing up to the latter)."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        return data[: error.start].decode()
