@@ -125,7 +125,7 @@ def texts_of(vocabulary: Vocabulary, pause: Callable[[], None] = lambda: None) -
 
 
 def whole_characters(data: bytes) -> str:
-    """The characters of data, up to where it ends inside one or is none (`forced.py` gives nothing up to the latter)."""
+    """The characters of data, up to where it ends inside one or is none."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
