@@ -25,6 +25,7 @@ __all__ = [
     "linear_blocks",
     "multiprocessors",
     "padded",
+    "run_blocks",
     "supported",
 ]
 
@@ -43,6 +44,8 @@ class Blocks:
         warps, stages: of a program, and of its loads.
         registers: most of a thread; 0 for any number.
         ahead: whether the slots of a block are loaded one round before its keys.
+        run, run_stages: keys of a tile where slots follow one another, a multiple of n, and stages of these loads; 0
+            where such slots are not looked for.
     """
 
     m: int
@@ -51,6 +54,8 @@ class Blocks:
     stages: int
     registers: int = 0
     ahead: bool = False
+    run: int = 0
+    run_stages: int = 3
 
     def options(self, device: torch.device) -> dict[str, int]:
         """What else a launch says."""
@@ -138,7 +143,9 @@ WIDEST_HELD = 8192
 RAGGED: dict[tuple[int, int], RaggedBlocks] = {
     (2, 64): RaggedBlocks(Blocks(128, 64, 8, 5), Blocks(128, 64, 8, 5), Blocks(128, 64, 8, 5)),
     (2, 128): RaggedBlocks(
-        Blocks(128, 64, 8, 2, registers=128), Blocks(128, 64, 8, 3, ahead=True), Blocks(128, 128, 8, 3, ahead=True)
+        many=Blocks(128, 64, 8, 2, registers=128),
+        few=Blocks(128, 64, 8, 3, ahead=True),
+        long=Blocks(128, 128, 8, 3, ahead=True, run=128),
     ),
     (2, 256): RaggedBlocks(Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
     (4, 64): RaggedBlocks(Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),
@@ -149,7 +156,7 @@ RAGGED: dict[tuple[int, int], RaggedBlocks] = {
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
     (2, 64): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
-    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5, run=128), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
     (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
     (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
     (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2), 1, 2, 8),
@@ -172,6 +179,21 @@ def padded(size: int, least: int = 1) -> int:
 def supported(*tensors: torch.Tensor | None) -> bool:
     """Whether the kernels compute in these dtypes; float64 stays with the reference."""
     return all(tensor is None or tensor.dtype in _FLOATS for tensor in tensors)
+
+
+def run_blocks(blocks: Blocks, cache: torch.Tensor, window: int) -> int:
+    """Keys of a tile of slots that follow one another; 0 where none are looked for.
+
+    The copy engine (TMA) is there from Hopper on, and takes whole rows of a power of two. What a window shows is masked
+    nearly everywhere.
+    """
+    whole = cache.shape[2] == padded(cache.shape[2], 16) and cache[0].is_contiguous()
+    return blocks.run if whole and not window and _has_copy_engine(cache.device) else 0
+
+
+@functools.lru_cache
+def _has_copy_engine(device: torch.device) -> bool:
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @functools.lru_cache

@@ -14,21 +14,17 @@ rows have one, there is none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from . import reference
-from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, supported
+from .attend import attend_block, attend_seen_by_all, load_slots, run_descriptor
+from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, run_blocks, supported
+from .merge_partials import merge_partials
 from .programs import BEGIN_INSIDE, await_inputs, finish, let_next_begin
-from .ragged_attention import attend_block, attend_seen_by_all, load_slots
 
 __all__ = ["item_rows", "radix_attention", "radix_launch"]
-
-MERGE_AT_ONCE, MERGE_HEADS = 4, 1
-"""Partial results that the merge loads together; query heads of a program (with more, fewer programs run together)."""
 
 
 @triton.jit
@@ -40,6 +36,8 @@ def _attend_item(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_run,
+    v_run,
     table_ptr,
     firsts_ptr,
     nums_ptr,
@@ -64,6 +62,8 @@ def _attend_item(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,
+    RUN: tl.constexpr,
+    RUN_STAGES: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -100,7 +100,7 @@ def _attend_item(
         masked_from = start + tl.maximum(seen_by_all - start, 0) // BLOCK_N * BLOCK_N
         acc, top, total = attend_seen_by_all(
             q, acc, top, total, start, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
-            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD,
+            softcap, item_ptr + 4, k_run, v_run, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD, RUN, RUN_STAGES,
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
@@ -130,6 +130,8 @@ def _radix_attention_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_run,
+    v_run,
     table_ptr,
     firsts_ptr,
     nums_ptr,
@@ -152,6 +154,7 @@ def _radix_attention_kernel(
     DIM: tl.constexpr,
     QUERIES: tl.constexpr,
     MEMBERS: tl.constexpr,
+    ITEM: tl.constexpr,
     WIDE_ITEMS: tl.constexpr,
     WIDE_M: tl.constexpr,
     WIDE_N: tl.constexpr,
@@ -162,6 +165,8 @@ def _radix_attention_kernel(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,
+    RUN: tl.constexpr,
+    RUN_STAGES: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -185,76 +190,24 @@ def _radix_attention_kernel(
         if item < num_wide:
             if WIDE_M > 0:
                 _attend_item(
-                    wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
-                    table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
-                    slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
-                    WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
+                    wide_ptr + item * ITEM, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
+                    k_run, v_run, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr,
+                    q_stride, slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, RUN, RUN_STAGES, ORDER, DEPENDENT,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
                 one = item - num_wide
                 _attend_item(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
-                    v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
-                    slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
-                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
+                    v_ptr, k_run, v_run, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr,
+                    lse_ptr, q_stride, slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M,
+                    NARROW_N, BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, 0, 1, ORDER, DEPENDENT,
                 )  # fmt: skip
     if ORDER != 1:
         await_inputs(DEPENDENT)  # also where there was nothing to do
     if ORDER == 0:
         finish(DEPENDENT)
-
-
-@triton.jit(do_not_specialize_on_alignment=["tokens_ptr", "firsts_ptr", "merges_ptr", "partials_ptr"])
-def _merge_kernel(
-    tokens_ptr,
-    firsts_ptr,
-    merges_ptr,
-    partials_ptr,
-    part_ptr,
-    lse_ptr,
-    out_ptr,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    QUERIES: tl.constexpr,
-    MERGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
-    # The plan was written before the first launch of the step, so what it says is known before the inputs are there.
-    token = tl.load(tokens_ptr + tl.program_id(0) * 2)
-    row = tl.maximum(tl.load(tokens_ptr + tl.program_id(0) * 2 + 1), 0)
-    count = tl.where(token >= 0, tl.load(merges_ptr + row), 0)
-    query = token - tl.load(firsts_ptr + row)
-    await_inputs(DEPENDENT)
-    finish(DEPENDENT)
-    if count > 1:
-        heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-        dims = tl.arange(0, BLOCK_D)
-        acc = tl.zeros([BLOCK_H, BLOCK_D], dtype=tl.float32)
-        top = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
-        total = tl.zeros([BLOCK_H], dtype=tl.float32)
-        for i in range(0, count, BLOCK):
-            at = i + tl.arange(0, BLOCK)
-            number = tl.load(partials_ptr + row * MERGES + at, mask=at < count, other=0)
-            place = ((number.to(tl.int64) * QUERIES + query) * HEADS)[:, None] + heads[None, :]
-            there = (at < count)[:, None] & (heads < HEADS)[None, :]
-            lse = tl.load(lse_ptr + place, mask=there, other=float("-inf"))
-            inside = there[:, :, None] & (dims < DIM)[None, None, :]
-            part = tl.load(part_ptr + (place * DIM)[:, :, None] + dims[None, None, :], mask=inside, other=0.0)
-            new_top = tl.maximum(top, tl.max(lse, 0))
-            base = tl.where(new_top == float("-inf"), 0.0, new_top)
-            weight = tl.exp2(lse - base[None, :])
-            shrink = tl.exp2(top - base)
-            acc = acc * shrink[:, None] + tl.sum(weight[:, :, None] * part, 0)
-            total = total * shrink + tl.sum(weight, 0)
-            top = new_top
-        out = acc / total[:, None]
-        place = (token.to(tl.int64) * HEADS + heads)[:, None] * DIM + dims[None, :]
-        inside = (heads < HEADS)[:, None] & (dims < DIM)[None, :]
-        tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def radix_attention(
@@ -285,14 +238,6 @@ def item_rows(group: int, head_dim: int, dtype: torch.dtype, queries: int = 1) -
     return max(1, blocks.wide.m // (group * queries))
 
 
-@dataclass(frozen=True)
-class _Scratch:
-    """Partial results between the launches, [numbers, d] and [numbers]."""
-
-    part: torch.Tensor
-    lse: torch.Tensor
-
-
 def radix_launch(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -313,10 +258,8 @@ def radix_launch(
     heads, dim = q.shape[1:]
     group = heads // k_cache.shape[1]
     numbers = (num_wide * members + len(plan["narrow"])) * queries * heads
-    scratch = _Scratch(
-        torch.empty((numbers, dim), dtype=torch.float32, device=q.device),
-        torch.empty(numbers, dtype=torch.float32, device=q.device),
-    )
+    part = torch.empty((numbers, dim), dtype=torch.float32, device=q.device)
+    lse = torch.empty(numbers, dtype=torch.float32, device=q.device)
     tokens = len(plan["tokens"])
     narrow_m = padded(group * queries, 16)
     wide_m = padded(members * group * queries, 16)
@@ -328,10 +271,13 @@ def radix_launch(
     elif alone:
         kinds = [(0, narrow_m, blocks.narrow, blocks.narrow_programs, 0)]
     for wide, narrow, tile, programs, order in kinds:
+        run = run_blocks(tile, k_cache, window) if wide else 0
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
             k_cache,
             v_cache,
+            run_descriptor(k_cache, run),
+            run_descriptor(v_cache, run),
             page_table,
             plan["firsts"],
             plan["nums"],
@@ -342,8 +288,8 @@ def radix_launch(
             plan["members"],
             plan["narrow"],
             out,
-            scratch.part,
-            scratch.lse,
+            part,
+            lse,
             q.stride(0),
             k_cache.stride(0),
             page_table.stride(0),
@@ -354,6 +300,7 @@ def radix_launch(
             DIM=dim,
             QUERIES=queries,
             MEMBERS=members,
+            ITEM=plan["wide"].shape[1],
             WIDE_ITEMS=num_wide,
             WIDE_M=wide,
             WIDE_N=tile.n,
@@ -364,6 +311,8 @@ def radix_launch(
             SOFTCAP=softcap > 0,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             AHEAD=tile.ahead,
+            RUN=run,
+            RUN_STAGES=tile.run_stages,
             num_warps=tile.warps,
             num_stages=tile.stages,
             ORDER=order,
@@ -371,29 +320,5 @@ def radix_launch(
             **early_options(q.device),
         )
     if not alone:
-        _launch_merge(plan, scratch, out, heads, queries)
+        merge_partials(plan, part, lse, out, queries)
     return out
-
-
-def _launch_merge(
-    plan: dict[str, torch.Tensor], scratch: _Scratch, out: torch.Tensor, heads: int, queries: int
-) -> None:
-    at_once = padded(min(heads, MERGE_HEADS))
-    _merge_kernel[(len(plan["tokens"]), triton.cdiv(heads, at_once))](
-        plan["tokens"],
-        plan["firsts"],
-        plan["merges"],
-        plan["partials"],
-        scratch.part,
-        scratch.lse,
-        out,
-        HEADS=heads,
-        DIM=out.shape[2],
-        QUERIES=queries,
-        MERGES=plan["partials"].shape[1],
-        BLOCK=MERGE_AT_ONCE,
-        BLOCK_H=at_once,
-        BLOCK_D=padded(out.shape[2], 16),
-        num_warps=at_once,
-        **early_options(out.device),
-    )

@@ -9,7 +9,9 @@ and a buffer of the same layout on the device receives it in one copy, at addres
     sizes [2]               wide and narrow items up to the last that is in use
     merges [R]              partial results of each row
     partials [R, M]         their numbers
-    wide [W, 4]             (row that shows the slots, first position, end, number of rows) of each shared item
+    wide [W, 8]             (row that shows the slots, first position, end, number of rows) of each shared item; the
+                            longest part of it whose slots follow one another (first position, end, slot of the
+                            first); nothing
     members [W, K]          the rows of each shared item
     narrow [N, 4]           (row, first position, end, 1); the end may lie beyond what the row has: it grows into it
 
@@ -54,7 +56,7 @@ class RadixLayout:
             "sizes": (2,),
             "merges": (self.rows,),
             "partials": (self.rows, self.merges),
-            "wide": (self.wide, 4),
+            "wide": (self.wide, 8),
             "members": (self.wide, self.members),
             "narrow": (self.narrow, 4),
         }

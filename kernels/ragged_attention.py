@@ -6,7 +6,8 @@ One pass with a running maximum and sum in float32 (Dao et al. 2022, "FlashAtten
 A program takes one tile: some queries of one sequence with all query heads of one key head, so that a key is loaded
 once for the whole group. Keys and values lie at any slot (page size 1) and are gathered through the page table: the
 cached prefix and the new tokens, which were stored before, are the same to it. Positions that every query of the tile
-sees need no mask; only the last blocks are masked.
+sees need no mask; only the last blocks are masked. Where many slots follow one another, as those of a long text that
+was computed at once do, whole blocks are fetched by the copy engine (TMA) instead of number by number.
 """
 
 from __future__ import annotations
@@ -16,147 +17,25 @@ import triton
 import triton.language as tl
 
 from . import reference
-from .launch import RAGGED, Blocks, multiprocessors, padded, supported
+from .attend import attend_block, attend_seen_by_all, load_slots, run_descriptor
+from .launch import RAGGED, Blocks, multiprocessors, padded, run_blocks, supported
 
-__all__ = [
-    "attend_block",
-    "attend_seen_by_all",
-    "load_slots",
-    "query_tiles",
-    "ragged_attention",
-    "ragged_launch",
-    "tile_queries",
-]
+__all__ = ["query_tiles", "ragged_attention", "ragged_launch", "tile_queries"]
 
 
-@triton.jit
-def load_slots(slots_ptr, first, stop, BLOCK_N: tl.constexpr):
-    """The slots of positions first .. first + BLOCK_N of a row, 0 for those from `stop` on."""
-    positions = first + tl.arange(0, BLOCK_N)
-    return tl.load(slots_ptr + positions, mask=positions < stop, other=0)
-
-
-@triton.jit
-def attend_block(
-    q,
-    acc,
-    top,
-    total,
-    first,
-    stop,
-    limits,
-    kv_head,
-    k_ptr,
-    v_ptr,
-    slots,
-    slot_stride,
-    scale,
-    softcap,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    DIM: tl.constexpr,
-    MASKED: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Goes on over positions first .. first + BLOCK_N, which lie at `slots`; (acc, top, total) are the running sums.
-
-    `scale`, above 0, is in units of log2; row m sees the positions below limits[m], as far as they are below `stop`.
-    """
-    positions = first + tl.arange(0, BLOCK_N)
-    dims = tl.arange(0, BLOCK_D)
-    places = slots.to(tl.int64) * slot_stride + kv_head * DIM
-    if DIM == BLOCK_D:
-        keys = tl.load(k_ptr + places[None, :] + dims[:, None])
-    else:
-        keys = tl.load(k_ptr + places[None, :] + dims[:, None], mask=(dims < DIM)[:, None], other=0.0)
-    scores = tl.dot(q, keys, input_precision=PRECISION)
-    if SOFTCAP:
-        # softcap · tanh(x / softcap): tanh from one exp2, which may overflow to infinity and is right then, too
-        scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (scale * 2.0 / softcap) * 1.4426950408889634) + 1.0))
-        scale = 1.4426950408889634
-    if MASKED:
-        seen = (positions[None, :] < limits[:, None]) & (positions < stop)[None, :]
-        if WINDOW > 0:
-            seen = seen & (positions[None, :] >= limits[:, None] - WINDOW)
-        scores = tl.where(seen, scores, float("-inf"))
-    new_top = tl.maximum(top, tl.max(scores, 1) * scale)
-    # A row that has seen nothing yet has top = -inf, and -inf - -inf is no number.
-    base = tl.where(new_top == float("-inf"), 0.0, new_top) if MASKED else new_top
-    weights = tl.exp2(scores * scale - base[:, None])
-    shrink = tl.exp2(top - base)
-    total = total * shrink + tl.sum(weights, 1)
-    if MASKED:
-        # A weight of 0 does not make up for NaN in a slot that nobody should read.
-        shown = (positions < stop)[:, None] & (dims < DIM)[None, :]
-        values = tl.load(v_ptr + places[:, None] + dims[None, :], mask=shown, other=0.0)
-    elif DIM == BLOCK_D:
-        values = tl.load(v_ptr + places[:, None] + dims[None, :])
-    else:
-        values = tl.load(v_ptr + places[:, None] + dims[None, :], mask=(dims < DIM)[None, :], other=0.0)
-    acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
-    return acc, new_top, total
-
-
-@triton.jit
-def attend_seen_by_all(
-    q,
-    acc,
-    top,
-    total,
-    first,
-    end,
-    stop,
-    limits,
-    kv_head,
-    k_ptr,
-    v_ptr,
-    slots_ptr,
-    slot_stride,
-    scale,
-    softcap,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    DIM: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AHEAD: tl.constexpr,
-):
-    """`attend_block` over whole blocks of positions first .. end that every row sees.
-
-    The loop stands in a condition that says that it runs: a loop that may not run would set the sums while products
-    still go on in them, and then the compiler waits for each product in turn. With AHEAD each round loads the slots of
-    the next: keys whose place is known when a round begins are fetched as many rounds ahead as there are stages, else
-    half as many. That pays where the loop is long and the tile wide.
-    """
-    if first < end:
-        if AHEAD:
-            slots = load_slots(slots_ptr, first, stop, BLOCK_N)
-        for n in range(first, end, BLOCK_N):
-            if AHEAD:
-                next_slots = load_slots(slots_ptr, n + BLOCK_N, stop, BLOCK_N)
-            else:
-                slots = tl.load(slots_ptr + n + tl.arange(0, BLOCK_N))
-            acc, top, total = attend_block(
-                q, acc, top, total, n, stop, limits, kv_head, k_ptr, v_ptr, slots, slot_stride, scale, softcap,
-                BLOCK_N, BLOCK_D, DIM, False, 0, SOFTCAP, PRECISION,
-            )  # fmt: skip
-            if AHEAD:
-                slots = next_slots
-    return acc, top, total
-
-
-@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "lens_ptr", "tiles_ptr"])
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "lens_ptr", "tiles_ptr", "runs_ptr"])
 def _ragged_attention_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
+    k_run,
+    v_run,
     table_ptr,
     rows_ptr,
     starts_ptr,
     lens_ptr,
     tiles_ptr,
+    runs_ptr,
     out_ptr,
     q_stride,
     slot_stride,
@@ -173,6 +52,8 @@ def _ragged_attention_kernel(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,
+    RUN: tl.constexpr,
+    RUN_STAGES: tl.constexpr,
 ):
     QUERIES: tl.constexpr = BLOCK_M // GROUP
     # Tiles in their order, all key heads of one before the next: those that begin last are the shortest, or empty.
@@ -206,7 +87,8 @@ def _ragged_attention_kernel(
         masked_from = seen_by_all // BLOCK_N * BLOCK_N
         acc, top, total = attend_seen_by_all(
             q, acc, top, total, 0, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
-            softcap, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD,
+            softcap, runs_ptr + seq * 3, k_run, v_run, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD, RUN,
+            RUN_STAGES,
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
@@ -234,11 +116,12 @@ def ragged_attention(
     tiles: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     long: bool = False,
+    runs: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `reference.ragged_attention`. Without `tiles` it waits for the device to read `q_starts`."""
     if not supported(q, k_cache, v_cache):
         return reference.ragged_attention(
-            q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, long
+            q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, long, runs
         )
     choice = RAGGED[q.element_size(), padded(q.shape[2], 64)]
     if tiles is None:
@@ -247,7 +130,7 @@ def ragged_attention(
     many = len(tiles) * k_cache.shape[1] > 4 * multiprocessors(q.device)
     blocks = choice.long if many and long else choice.many if many else choice.few
     return ragged_launch(
-        q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, blocks
+        q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, blocks, runs
     )
 
 
@@ -276,6 +159,7 @@ def ragged_launch(
     tiles: torch.Tensor,
     out: torch.Tensor | None,
     blocks: Blocks,
+    runs: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`ragged_attention` with given block sizes; `tiles` must have been made with max(blocks.m, group) // group."""
     heads, dim = q.shape[1:]
@@ -284,15 +168,19 @@ def ragged_launch(
     out = torch.empty((q.shape[0], heads, dim), dtype=q.dtype, device=q.device) if out is None else out
     if not len(tiles):
         return out
+    run = run_blocks(blocks, k_cache, window) if runs is not None else 0
     _ragged_attention_kernel[(kv_heads, len(tiles))](
         q,
         k_cache,
         v_cache,
+        run_descriptor(k_cache, run),
+        run_descriptor(v_cache, run),
         page_table,
         rows,
         q_starts,
         kv_lens,
         tiles,
+        tiles if runs is None else runs,
         out,
         q.stride(0),
         k_cache.stride(0),
@@ -309,6 +197,8 @@ def ragged_launch(
         SOFTCAP=softcap > 0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         AHEAD=blocks.ahead,
+        RUN=run,
+        RUN_STAGES=blocks.run_stages,
         num_warps=blocks.warps,
         num_stages=blocks.stages,
         **blocks.options(q.device),

@@ -155,6 +155,7 @@ def ragged_attention(
     tiles: Tensor | None = None,
     out: Tensor | None = None,
     long: bool = False,
+    runs: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of a ragged batch over the page table: softmax(scale · q·Kᵀ)·V for each query and head.
 
@@ -176,6 +177,8 @@ def ragged_attention(
             Queries of no tile may be left unwritten by a kernel.
         out: [T, heads, d], changed; a new tensor without it.
         long: whether a query sees thousands of positions (for a kernel to choose its tiles by).
+        runs: int32 [B, 3], of each sequence a first position, an end, and the slot of the first: between them, slots
+            follow one another (for a kernel to fetch many at once; the page table says as much).
 
     Returns:
         `out`, in the dtype of `q`.
@@ -233,7 +236,7 @@ def radix_attention(
     wide = [(i * members, item, plan["members"][i]) for i, item in enumerate(plan["wide"][: sizes[0]])]
     narrow = [(num_wide * members + i, item, item) for i, item in enumerate(plan["narrow"][: sizes[1]])]
     for number, item, rows in wide + narrow:
-        shown_by, start, end, count = item.tolist()
+        shown_by, start, end, count = item[:4].tolist()
         for k, row in enumerate(rows[:count].tolist()):
             limits = torch.arange(lens[row] - nums[row], lens[row], device=q.device) + 1
             positions = torch.arange(start, max(start, min(end, lens[row])), device=q.device)

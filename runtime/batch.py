@@ -61,11 +61,13 @@ class Segment(NamedTuple):
 
     Attributes:
         node: a number of its own for each node (and for each part, once it is split).
+        slot: of its first position, where its slots follow one another; else -1.
     """
 
     node: int
     start: int
     length: int
+    slot: int = -1
 
 
 Chain = tuple[Segment, ...]

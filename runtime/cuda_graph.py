@@ -1,8 +1,9 @@
 """Short steps replayed as CUDA graphs: one launch for all layers instead of hundreds.
 
 In: a step in which every sequence has a few new tokens (decode rows, forced runs, drafts), or that has few tokens in
-all (the end of a prompt of which the rest is cached). Out: hidden states of its tokens, and logits where every
-sequence has a few, from a graph captured for the next larger number of them. What a graph reads lies at fixed
+all (the end of a prompt of which the rest is cached). Out: hidden states of its tokens and their logits where every
+sequence has a few, else hidden states of those whose logits are wanted, from a graph captured for the next larger
+number of tokens. What a graph reads lies at fixed
 addresses: inputs in one buffer here, the plan of attention in the attention's own (`fixed_meta`), keys, values and
 page table in the cache. Tokens beyond the step's are padding: token 0 at position 0, written to `TRASH_SLOT`, in no
 plan.
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from .attention import Attention
 from .batch import TRASH_SLOT, StepBatch
-from .kv_cache import KVCache, upload
+from .kv_cache import KVCache, send
 from .models import CausalLM
 from .models.layers import Step
 
@@ -87,6 +88,8 @@ SMALL_STEP = 16
 """Tokens of a step up to which there are graphs for two and four a row: many rows seldom have so few at most."""
 ANY = 0
 """Stands for any number of tokens of a row."""
+ANY_ROWS = 32
+"""Most tokens of such a step whose logits are wanted; of the last layer only keys and values are made for others."""
 ANY_SIZES = (16, 32, 64, 128, 192, 256, 320, 384, 448, 512)
 """Tokens of the graphs for any number of tokens of a row. Larger steps keep the device busy longer than it takes to
 launch their kernels one by one."""
@@ -106,8 +109,8 @@ class StepGraphs:
     There is one for each number of tokens (`graph_sizes`) of one a row and of up to `MOST_QUERIES` a row; for small
     steps also for the powers of two between. Attention is told by its plan which tokens are whose, all else is done
     token by token; so rows with more and with fewer tokens share a graph. For rows with more tokens there are the
-    graphs of `ANY_SIZES`, which leave the logits to the caller. Where no row shares anything or is long, attention has
-    less to launch; for such steps there are graphs of their own.
+    graphs of `ANY_SIZES`, which give the hidden states of `ANY_ROWS` tokens and leave the logits to the caller. Where
+    no row shares anything or is long, attention has less to launch; for such steps there are graphs of their own.
 
     Args:
         model, kv, attention: as the runner has them; none of their tensors may move.
@@ -137,7 +140,7 @@ class StepGraphs:
         self._ids = ids
         self._sizes = graph_sizes(most)
         longest = max(most, ANY_SIZES[-1])
-        self._inputs = torch.full((3, longest), TRASH_SLOT, dtype=torch.int64, device=model.device)
+        self._inputs = torch.full((3 * longest + ANY_ROWS,), TRASH_SLOT, dtype=torch.int64, device=model.device)
         self._graphs: dict[_Key, Replay] = {}
         self._capture = capture or _Capture()
         self._most_bytes = most_bytes
@@ -147,14 +150,16 @@ class StepGraphs:
     def takes(self, batch: StepBatch) -> bool:
         """Whether a step is one that can be replayed."""
         fits = self._fitting(batch)
+        if fits is not None and fits[1] == ANY and len(batch.logit_rows) > ANY_ROWS:
+            return False
         return not self._broken and fits is not None and self._attention.takes_fixed(batch, fits[1])
 
     def run(self, batch: StepBatch) -> Outputs | None:
         """Hidden states [T, hidden] of a step's T tokens, valid until the next call, and their logits [T, vocab_size].
 
-        The logits are None where a row has more than `MOST_QUERIES` tokens, most of whose logits nobody wants. The page
-        table is up to date already. None where no graph could be captured, or there is no room for one; the step then
-        runs without.
+        Where a row has more than `MOST_QUERIES` tokens, most of whose logits nobody wants, hidden states [R, hidden] of
+        the step's logit rows, and None. The page table is up to date already. None where no graph could be captured, or
+        there is no room for one; the step then runs without.
         """
         fits = self._fitting(batch)
         assert fits is not None, "asked for a step that it does not take"
@@ -164,10 +169,14 @@ class StepGraphs:
         if key not in self._graphs and self.held_bytes >= self._most_bytes:
             return None
         # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
-        padded = np.full((3, size), TRASH_SLOT, np.int64)
+        inputs = np.full(3 * size + ANY_ROWS * (queries == ANY), TRASH_SLOT, np.int64)
+        padded = inputs[: 3 * size].reshape(3, size)
         padded[0] = self._ids.places(np.zeros(1, np.int64))
         padded[:, :count] = self._ids.places(batch.token_ids), batch.positions, batch.slots
-        self._inputs[:, :size].copy_(upload(padded, self._inputs.device), non_blocking=True)
+        if queries == ANY:
+            count = len(batch.logit_rows)
+            inputs[3 * size : 3 * size + count] = batch.logit_rows
+        send(inputs, self._inputs[: len(inputs)])
         if key not in self._graphs and not self._try_to_capture(key):
             return None
         hidden, logits = self._graphs[key]()
@@ -228,10 +237,11 @@ class StepGraphs:
         return replay
 
     def _step(self, key: _Key) -> Outputs:
-        places, positions, slots = self._inputs[:, : key.size].unbind(0)
+        places, positions, slots = self._inputs[: 3 * key.size].view(3, key.size).unbind(0)
+        rows = self._inputs[3 * key.size : 3 * key.size + ANY_ROWS] if key.queries == ANY else None
         token_ids = self._ids.of(places)
         meta = self._attention.fixed_meta(self._kv.page_table, key.size, key.queries, key.alone)
-        hidden = self._model.forward(Step(token_ids, positions, slots, None, self._kv, self._attention, meta))
+        hidden = self._model.forward(Step(token_ids, positions, slots, rows, self._kv, self._attention, meta))
         return hidden, None if key.queries == ANY else self._model.logits(hidden)
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "bytes_per_slot",
     "kv_slots_that_fit",
     "pack",
+    "send",
     "unpacked",
     "upload",
     "upload_together",
@@ -42,6 +43,15 @@ def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """An array on the device, without waiting for it; on the CPU the same memory where it may be written."""
     host = torch.from_numpy(np.require(array, requirements=("C", "W")))
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+
+
+def send(array: NDArray[np.generic], into: torch.Tensor) -> None:
+    """Writes an array over a tensor of its shape and dtype, after what was launched before and without waiting for it.
+
+    The array may change afterwards.
+    """
+    host = torch.from_numpy(np.require(array, requirements=("C", "W")))
+    into.copy_(host if into.device.type == "cpu" else host.pin_memory(), non_blocking=True)
 
 
 def upload_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:

@@ -174,12 +174,11 @@ class ModelRunner:
             return self._launched(self._with_logits(self._model.forward(step)))
 
     def _replayed(self, batch: StepBatch, hidden: Tensor, logits: Tensor | None) -> StepOutput:
-        """What a graph gave for all tokens, and which of them are the step's logit rows."""
+        """What a graph gave: for all tokens, with which of them are the step's logit rows, or for these alone."""
+        if logits is None:
+            return self._with_logits(hidden)
         all_rows = len(batch.logit_rows) == batch.num_tokens
-        if logits is not None:
-            return StepOutput(hidden, logits, self._model.logits, None if all_rows else batch.logit_rows)
-        picked = hidden if all_rows else hidden.index_select(0, upload(batch.logit_rows, self.device))
-        return self._with_logits(picked)
+        return StepOutput(hidden, logits, self._model.logits, None if all_rows else batch.logit_rows)
 
     def _with_logits(self, hidden: Tensor) -> StepOutput:
         few = len(hidden) <= self._logit_chunk

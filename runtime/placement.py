@@ -202,7 +202,7 @@ def _chain(path: list[Node]) -> Chain:
     segments, start = [], 0
     for node in path:
         # A split leaves a node its serial and shortens it: the part below is another node to whoever compares.
-        segments.append(Segment(node.serial, start, len(node)))
+        segments.append(Segment(node.serial, start, len(node), node.first_slot))
         start += len(node)
     return tuple(segments)
 

@@ -223,7 +223,8 @@ class RadixCache:
         upper.last_used = child.last_used
         upper.locks = 1 if child.locks else 0
         above.children[int(upper.tokens[0])] = upper
-        child.tokens, child.slots, child.parent = child.tokens[length:], child.slots[length:], upper
+        child.hold(child.tokens[length:], child.slots[length:])
+        child.parent = upper
         upper.children[int(child.tokens[0])] = child
         self.splits += 1
         return upper
@@ -233,7 +234,7 @@ class RadixCache:
         self._note_dropped(leaf, count)
         if keep > 0:
             slots = leaf.slots[keep:]
-            leaf.tokens, leaf.slots = leaf.tokens[:keep], leaf.slots[:keep]
+            leaf.hold(leaf.tokens[:keep], leaf.slots[:keep])
             self.evictable_size -= len(slots)
             self._order.add(leaf)  # what is left may be needed sooner, or not at all
             return slots
@@ -278,6 +279,8 @@ def _check_node(node: Node, holders: int) -> None:
     locked_children = sum(1 for child in node.children.values() if child.locks)
     assert node.locks == holders + locked_children, f"{node}: {holders} holders, {locked_children} locked children"
     assert len(node.tokens) == len(node.slots), f"{node}: {len(node.slots)} slots"
+    follow = len(node) > 0 and bool((np.diff(node.slots) == 1).all())
+    assert node.first_slot == (int(node.slots[0]) if follow else -1), f"{node}: its slots begin at {node.first_slot}"
     assert (len(node) == 0) == (node.parent is None), f"{node}: an empty edge, or a root with tokens"
     for first, child in node.children.items():
         assert child.parent is node, f"{child} does not know its parent {node}"

@@ -27,7 +27,9 @@ class Node:
     """One edge of the tree: the tokens from the parent's end to this node's end, and their slots.
 
     Attributes:
-        tokens, slots: int32 arrays of equal length, at least 1 except at a root; never written in place.
+        tokens, slots: int32 arrays of equal length, at least 1 except at a root; never written in place, replaced by
+            `hold`.
+        first_slot: where the slots follow one another, the first; else -1.
         parent: None at a root and where the node was evicted.
         children: first token of the child's edge → child.
         locks: holders here plus locked children.
@@ -41,6 +43,7 @@ class Node:
     __slots__ = (
         "children",
         "dropped",
+        "first_slot",
         "last_used",
         "leased",
         "locks",
@@ -55,8 +58,7 @@ class Node:
     def __init__(self, parent: Node | None, namespace: Namespace, tokens: Tokens, slots: Slots, serial: int) -> None:
         self.parent = parent
         self.namespace = namespace
-        self.tokens = tokens
-        self.slots = slots
+        self.hold(tokens, slots)
         self.serial = serial
         self.children: dict[int, Node] = {}
         self.locks = 0
@@ -65,11 +67,24 @@ class Node:
         self.leased: tuple[int, int, Node] | None = None
         self.dropped: int | None = None
 
+    def hold(self, tokens: Tokens, slots: Slots) -> None:
+        """Takes the place of what the edge held (changes state)."""
+        self.tokens = tokens
+        self.slots = slots
+        self.first_slot = _first_of_run(slots)
+
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
 
     def __repr__(self) -> str:
         return f"<Node {self.serial}: {len(self)} tokens, {len(self.children)} children, {self.locks} locks>"
+
+
+def _first_of_run(slots: Slots) -> int:
+    """The first of slots that follow one another; -1 where they do not."""
+    if not len(slots) or int(slots[-1]) - int(slots[0]) != len(slots) - 1 or (slots[1:] - slots[:-1] != 1).any():
+        return -1
+    return int(slots[0])
 
 
 def is_unlocked_leaf(node: Node) -> bool:

@@ -76,16 +76,19 @@ def shared_prefixes(
     seed: int = 0,
     uneven: int = 0,
     layers: int | None = None,
+    in_order: bool = False,
 ) -> Decode:
     """`groups` prefixes with `members` rows each, which have `suffix` positions of their own (less up to `uneven`).
 
-    Slots are scattered as after a long run: in no order, in runs of none.
+    Slots are scattered as after a long run, in no order; with `in_order` those of a prefix follow one another.
     """
     rng = np.random.default_rng(seed)
     rows = groups * members
     own = suffix - (rng.integers(0, uneven + 1, rows) if uneven else np.zeros(rows, np.int64))
     distinct = groups * prefix + int(own.sum())
     slots = (rng.permutation(distinct) + 1).astype(np.int32)
+    if in_order:
+        slots[:] = np.arange(1, distinct + 1)
     table = np.zeros((rows, prefix + suffix + 256), np.int32)
     chains: list[Chain] = []
     at = groups * prefix
@@ -94,7 +97,8 @@ def shared_prefixes(
         table[row, :prefix] = slots[group * prefix : (group + 1) * prefix]
         table[row, prefix : prefix + own[row]] = slots[at : at + own[row]]
         at += own[row]
-        chains.append((Segment(group + 1, 0, prefix),) if prefix else ())
+        first = int(slots[group * prefix]) if in_order else -1
+        chains.append((Segment(group + 1, 0, prefix, first),) if prefix else ())
     size = (distinct + 1) * kv_heads * dim * dtype.itemsize * 2
     count = layers or max(2, min(16, (256 << 20) // size))
     generator = torch.Generator(device).manual_seed(seed)
@@ -134,6 +138,7 @@ class Prefill:
     q_lens: list[int]
     floor_bytes: int
     flops: int
+    runs: Tensor | None
 
 
 def prefill(
@@ -147,12 +152,18 @@ def prefill(
     dtype: torch.dtype = torch.bfloat16,
     device: str = "cuda",
     seed: int = 0,
+    in_order: bool = False,
 ) -> Prefill:
-    """Rows with `cached` positions before their new tokens; `shared` means the same ones for all."""
+    """Rows with `cached` positions before their new tokens; `shared` means the same ones for all.
+
+    With `in_order` the slots of what is cached follow one another, or of what is new where nothing is.
+    """
     rng = np.random.default_rng(seed)
     rows = len(q_lens)
     distinct = cached * (1 if shared else rows) + sum(q_lens)
     slots = (rng.permutation(distinct) + 1).astype(np.int32)
+    if in_order:
+        slots[:] = np.arange(1, distinct + 1)
     table = np.zeros((rows, cached + max(q_lens)), np.int32)
     at = cached * (1 if shared else rows)
     for row, count in enumerate(q_lens):
@@ -179,6 +190,9 @@ def prefill(
         q_lens,
         distinct * 2 * kv_heads * dim * dtype.itemsize + 2 * q.numel() * q.element_size(),
         4 * pairs * heads * dim,
+        torch.tensor([(0, cached or count, table[row, 0]) for row, count in enumerate(q_lens)]).int().to(device)
+        if in_order
+        else None,
     )
 
 

@@ -51,13 +51,14 @@ def attention_checks() -> Iterator[Check]:
 
 def _ragged_check(dtype: torch.dtype, dim: int, heads: int, kv_heads: int, window: int, softcap: float) -> Check:
     def run() -> float:
-        worst = 0.0
-        for q_lens, cached in (([1, 2, 77, 300, 5], 0), ([7, 129, 64], 333)):
-            case = prefill(q_lens, cached, shared=False, heads=heads, kv_heads=kv_heads, dim=dim, dtype=dtype)
+        worst, shape = 0.0, {"heads": heads, "kv_heads": kv_heads, "dim": dim, "dtype": dtype}
+        for q_lens, cached in (([1, 2, 77, 300, 5], 0), ([7, 129, 64], 333), ([600], 900)):
+            in_order = cached == 900
+            case = prefill(q_lens, cached, shared=False, **shape, in_order=in_order)
             keys, values = case.caches[0]
             inputs = (case.table, case.rows, case.starts, case.lens, dim**-0.5, window, softcap)
             poison(case.q)
-            found = KERNELS["ragged_attention"].triton()(case.q, keys, values, *inputs)
+            found = KERNELS["ragged_attention"].triton()(case.q, keys, values, *inputs, runs=case.runs)
             wanted = reference.ragged_attention(case.q.double(), keys.double(), values.double(), *inputs)
             worst = max(worst, error(found, wanted))
         return worst
@@ -71,8 +72,9 @@ def _radix_check(
 ) -> Check:
     def run() -> float:
         worst, shape = 0.0, {"heads": heads, "kv_heads": kv_heads, "dim": dim, "dtype": dtype}
-        for groups, members, prefix, suffix in ((3, 11, 500, 70), (5, 1, 0, 700), (1, 40, 1300, 40)):
-            case = shared_prefixes(groups, members, prefix, suffix, **shape, uneven=31, layers=1)
+        for groups, members, prefix, suffix in ((3, 11, 500, 70), (5, 1, 0, 700), (1, 40, 1300, 40), (1, 40, 1333, 40)):
+            in_order = prefix == 1333
+            case = shared_prefixes(groups, members, prefix, suffix, **shape, uneven=31, layers=1, in_order=in_order)
             tuning = RadixTuning(units=64, least_piece=64, row_cost=8, least_saved=8)
             plan = plan_of(case, item_rows(heads // kv_heads, dim, dtype, queries), tuning, queries)
             keys, values = case.caches[0]

@@ -12,6 +12,8 @@ measured copy rate, operations over the measured rate of a large bf16 product.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import statistics
@@ -28,7 +30,7 @@ from kernel_checks import attention_checks, expert_checks, small_checks
 from kernel_experts import experts_part
 from kernel_linear import linear_part, step_part
 from radicel.kernels import KERNELS, reference
-from radicel.kernels.launch import RADIX, Blocks, RadixBlocks
+from radicel.kernels.launch import RADIX, RAGGED, Blocks, RadixBlocks
 from radicel.kernels.radix_attention import radix_launch
 from radicel.kernels.ragged_attention import query_tiles, ragged_launch
 from radicel.runtime.attention.radix_plan import RadixTuning
@@ -49,7 +51,7 @@ DECODES: dict[str, tuple[int, int, int, int]] = {
     "1 alone, 32768": (1, 1, 0, 32768),
     "8 alone, 2000": (8, 1, 0, 2000),
 }
-"""Name → groups, members, prefix, suffix."""
+"""Name → groups, members, prefix, suffix. Where something is shared, also with its slots in order."""
 
 PREFILLS: dict[str, tuple[list[int], int]] = {
     "16 x 512": ([512] * 16, 0),
@@ -62,6 +64,8 @@ PREFILLS: dict[str, tuple[list[int], int]] = {
 
 NARROW, BOTH = Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3)
 RADIX_CANDIDATES = [
+    RadixBlocks(Blocks(128, 64, 8, 5, run=128), NARROW, BOTH, 1, 4, 8),
+    RadixBlocks(Blocks(128, 64, 8, 5, run=64), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 64, 8, 5), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 64, 8, 3), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 128, 8, 5), NARROW, BOTH, 1, 4, 8),
@@ -73,6 +77,13 @@ RADIX_CANDIDATES = [
 PIECES = [(264, 128), (528, 128), (528, 64)]
 """(units, least piece) of a plan."""
 RAGGED_CANDIDATES = [
+    RAGGED[2, 128].many,
+    RAGGED[2, 128].few,
+    RAGGED[2, 128].long,
+    Blocks(128, 64, 8, 2, 128, run=64, run_stages=2),
+    Blocks(128, 64, 8, 3, ahead=True, run=128),
+    Blocks(128, 64, 8, 3, ahead=True, run=64),
+    Blocks(128, 128, 8, 3, ahead=True),
     Blocks(128, 32, 8, 5, 128),
     Blocks(128, 64, 8, 5),
     Blocks(128, 64, 8, 7),
@@ -165,7 +176,8 @@ def radix_calls(case: Decode, blocks: RadixBlocks, tuning: RadixTuning) -> list[
 
 def describe_tile(blocks: Blocks) -> str:
     """A tile in a few signs."""
-    more = f" r{blocks.registers}" * (blocks.registers > 0)
+    more = f" r{blocks.registers}" * (blocks.registers > 0) + " ahead" * blocks.ahead
+    more += f" run {blocks.run} s{blocks.run_stages}" * (blocks.run > 0)
     return f"{blocks.m}x{blocks.n} w{blocks.warps} s{blocks.stages}{more}"
 
 
@@ -180,8 +192,11 @@ def describe(blocks: RadixBlocks, tuning: RadixTuning) -> str:
 
 def decode_part(bench: Bench) -> None:
     """Decode attention: every candidate on the shapes of the benchmark."""
-    for name, shape in DECODES.items():
-        case = shared_prefixes(*shape)
+    for (name, shape), in_order in itertools.product(DECODES.items(), (False, True)):
+        if in_order and shape[1] == 1:
+            continue
+        name += ", in order" * in_order
+        case = shared_prefixes(*shape, in_order=in_order)
         floor = floor_us(case.floor_bytes, case.flops)
         for sharing in (True, False) if shape[1] > 1 else (False,):
             for blocks in RADIX_CANDIDATES:
@@ -211,8 +226,9 @@ def crossover_part(bench: Bench) -> None:
 
 def prefill_part(bench: Bench) -> None:
     """Ragged prefill: every candidate."""
-    for name, (q_lens, cached) in PREFILLS.items():
-        case = prefill(q_lens, cached)
+    for (name, (q_lens, cached)), in_order in itertools.product(PREFILLS.items(), (False, True)):
+        name += ", in order" * in_order
+        case = prefill(q_lens, cached, in_order=in_order)
         for blocks in RAGGED_CANDIDATES:
             variant = describe_tile(blocks)
             floor = floor_us(case.floor_bytes, case.flops)
@@ -227,12 +243,8 @@ def ragged_calls(case: Prefill, blocks: Blocks) -> list[Callable[[], Any]]:
     group = case.q.shape[1] // case.caches[0][0].shape[1]
     tiles = query_tiles(case.q_lens, blocks.m // group).cuda()
     scale = case.q.shape[2] ** -0.5
-    return [
-        lambda c=cache: ragged_launch(
-            case.q, *c, case.table, case.rows, case.starts, case.lens, scale, 0, 0.0, tiles, None, blocks
-        )
-        for cache in case.caches
-    ]
+    rest = (case.table, case.rows, case.starts, case.lens, scale, 0, 0.0, tiles, None, blocks, case.runs)
+    return [functools.partial(ragged_launch, case.q, *cache, *rest) for cache in case.caches]
 
 
 def sdpa_calls(case: Prefill) -> list[Callable[[], Any]]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ...kernels.radix_items import RadixLayout
 from ..batch import Chain
 from .item_numbers import NoRoom, Numbers
+from .slot_runs import SlotRun, longest_run, runs_of
 
 __all__ = ["RadixPlanner", "RadixTuning"]
 
@@ -70,11 +71,12 @@ class _Row:
 
 @dataclass
 class _Stretch:
-    """Positions [start, end) that these rows share."""
+    """Positions [start, end) that these rows share; `runs` say where slots of all that they see follow one another."""
 
     start: int
     end: int
     rows: list[int]
+    runs: list[SlotRun]
 
 
 @dataclass
@@ -218,7 +220,7 @@ class RadixPlanner:
             end += chain[depth].length
             depth += 1
             below = self._below(rows, depth)
-        stretch = _Stretch(start, end, rows)
+        stretch = _Stretch(start, end, rows, runs_of(chain[:depth]))
         if (len(rows) - self._groups(stretch)) * (end - start) > len(rows) * self.tuning.row_cost:
             found.append(stretch)
         for members in below.values():
@@ -318,7 +320,8 @@ class RadixPlanner:
                 rows = stretch.rows[first : first + width]
                 item = self._free_wide.take()
                 family.wide.append(item)
-                self.parts["wide"][item] = (rows[0], start, end, len(rows))
+                run = longest_run(stretch.runs, start, end)
+                self.parts["wide"][item] = (rows[0], start, end, len(rows), *run, 0)
                 self.parts["members"][item, : len(rows)] = rows
                 counts = merges[rows]
                 if int(counts.max()) >= self.layout.merges:

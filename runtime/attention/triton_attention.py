@@ -21,8 +21,9 @@ from ...kernels.radix_attention import item_rows
 from ...kernels.radix_items import RadixLayout
 from ...kernels.ragged_attention import tile_queries
 from ..batch import StepBatch
-from ..kv_cache import upload, upload_together
+from ..kv_cache import send, upload, upload_together
 from .radix_plan import RadixPlanner, RadixTuning
+from .slot_runs import longest_run, runs_of
 
 __all__ = ["TritonAttention", "TritonMeta", "create"]
 
@@ -53,6 +54,7 @@ class Ragged:
     lens: Tensor
     tiles: Tensor
     long: bool = False
+    runs: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class _FixedTiles:
         held = held.reshape(-1, 2)
         held[:] = FIXED_ROWS, 0
         held[: len(tiles)] = tiles
-        self._buffer.copy_(upload(self._host.copy(), self._buffer.device), non_blocking=True)
+        send(self._host, self._buffer)
 
     def _most_tiles(self, num_tokens: int) -> int:
         """Whole tiles, and one that is not full for each sequence."""
@@ -143,7 +145,7 @@ class _Plan:
     def send(self) -> None:
         """Brings the buffer up to date, without waiting."""
         size = self.planner.layout.size if self.planner.changed else self.planner.layout.step_size
-        self.buffer[:size].copy_(upload(self.planner.buffer[:size].copy(), self.buffer.device), non_blocking=True)
+        send(self.planner.buffer[:size], self.buffer[:size])
 
     def first_tokens(self, count: int) -> dict[str, Tensor]:
         """The parts, for a step of at most `count` tokens."""
@@ -252,7 +254,7 @@ class TritonAttention:
             part = meta.ragged
             self._ragged(
                 q, layer_k, layer_v, meta.page_table, part.rows, part.starts, part.lens, scale, tiles=part.tiles,
-                long=part.long, **options,
+                long=part.long, runs=part.runs, **options,
             )  # fmt: skip
         return out
 
@@ -283,13 +285,19 @@ class TritonAttention:
         return self._plans[queries]
 
     def _ragged_of(self, batch: StepBatch, starts: NDArray[np.int32], long_rows: NDArray[np.intp]) -> Ragged:
-        rows, begins, lens, tiles = upload_together(
-            (batch.rows, np.append(starts, np.int32(batch.num_tokens)), batch.kv_lens, self._tiles(batch, long_rows)),
+        rows, begins, lens, tiles, runs = upload_together(
+            (
+                batch.rows,
+                np.append(starts, np.int32(batch.num_tokens)),
+                batch.kv_lens,
+                self._tiles(batch, long_rows),
+                _runs(batch, long_rows),
+            ),
             self.device,
         )
         counts = batch.q_lens[long_rows].astype(np.int64)
         seen = int(((batch.kv_lens[long_rows] - counts // 2) * counts).sum())
-        return Ragged(rows, begins, lens, tiles, long=seen > LONG * int(counts.sum()))
+        return Ragged(rows, begins, lens, tiles, long=seen > LONG * int(counts.sum()), runs=runs)
 
     def _tiles(self, batch: StepBatch, long_rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """[N, 2], sequence and first query of each tile of these rows."""
@@ -300,6 +308,15 @@ class TritonAttention:
         ends = np.cumsum(counts)
         tiles[:, 1] = (np.repeat(ends, counts) - 1 - np.arange(len(tiles))) * self._per_tile
         return tiles
+
+
+def _runs(batch: StepBatch, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+    """[B, 3], the longest run of each of these sequences, nothing for the others."""
+    found = np.zeros((batch.num_seqs, 3), np.int32)
+    if batch.chains is not None:
+        for i in rows.tolist():
+            found[i] = longest_run(runs_of(batch.chains[i]), 0, int(batch.kv_lens[i]))
+    return found
 
 
 def _starts(batch: StepBatch) -> NDArray[np.int32]:
