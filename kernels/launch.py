@@ -20,12 +20,15 @@ __all__ = [
     "LinearBlocks",
     "RadixBlocks",
     "RaggedBlocks",
+    "StreamedBlocks",
     "TokenExperts",
     "early_options",
+    "has_copy_engine",
     "linear_blocks",
     "multiprocessors",
     "padded",
     "run_blocks",
+    "streamed_blocks",
     "supported",
 ]
 
@@ -117,6 +120,25 @@ class LinearBlocks:
 
 
 @dataclass(frozen=True)
+class StreamedBlocks:
+    """A launch of `streamed_linear`.
+
+    Attributes:
+        n, k: numbers that a program gives (pairs of a gate), and columns of a tile.
+        warps, stages: of a program, and of its loads.
+        parts: into which the columns are split.
+        ahead: tiles brought into the cache before the launch before has ended.
+    """
+
+    n: int
+    k: int
+    warps: int
+    stages: int
+    parts: int = 1
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
 class TokenExperts:
     """The two launches of `token_experts`.
 
@@ -188,11 +210,12 @@ def run_blocks(blocks: Blocks, cache: torch.Tensor, window: int) -> int:
     nearly everywhere.
     """
     whole = cache.shape[2] == padded(cache.shape[2], 16) and cache[0].is_contiguous()
-    return blocks.run if whole and not window and _has_copy_engine(cache.device) else 0
+    return blocks.run if whole and not window and has_copy_engine(cache.device) else 0
 
 
 @functools.lru_cache
-def _has_copy_engine(device: torch.device) -> bool:
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether blocks of memory can be fetched by a descriptor (TMA, from Hopper on); the interpreter can."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
@@ -224,6 +247,13 @@ def linear_blocks(rows: int, weight: torch.Tensor, gated: bool) -> LinearBlocks 
     return (
         LinearBlocks(2 // halves, 0, warps, 0, 0, 4) if count > 4096 else LinearBlocks(4 // halves, 0, warps, 0, 0, 2)
     )
+
+
+def streamed_blocks(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, gated: bool, in_parts: bool
+) -> StreamedBlocks | None:
+    """The launch measured best for a linear layer of a few dozen rows; None where the library's was."""
+    return None
 
 
 @functools.lru_cache

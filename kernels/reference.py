@@ -21,6 +21,7 @@ __all__ = [
     "rotary_store",
     "sample_tokens",
     "silu_mul",
+    "streamed_linear",
 ]
 
 Tensor = torch.Tensor
@@ -46,7 +47,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     """`residual += x` in place, then its `rms_norm`.
 
     Args:
-        x: [T, n], what the last block gave.
+        x: [T, n], what the last block gave; or float32 [S, T, n], parts of it that are added up first.
         residual: [T, n], changed.
         weight: [n].
         eps: added to the mean of squares.
@@ -54,7 +55,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     Returns:
         [T, n], the norm of the new residual.
     """
-    return rms_norm(residual.add_(x), weight, eps)
+    return rms_norm(residual.add_(x.sum(0) if x.dim() == 3 else x), weight, eps)
 
 
 def rotary_store(
@@ -139,6 +140,24 @@ def fused_linear(
     if gated:
         out = silu_mul(out)
     return out if residual is None else residual.add_(out)
+
+
+def streamed_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, gated: bool = False, in_parts: bool = False
+) -> Tensor:
+    """A linear layer of a few dozen rows.
+
+    Args:
+        x: [T, n].
+        weight, bias: [m, n] and [m] or None.
+        gated: whether the result y goes on as silu(y[:, : m / 2]) · y[:, m / 2 :].
+        in_parts: whether the result may come as parts, which the caller adds up.
+
+    Returns:
+        [T, m], gated [T, m / 2]; in parts perhaps float32 [S, T, m].
+    """
+    out = functional.linear(x, weight, bias)
+    return silu_mul(out) if gated else out
 
 
 def ragged_attention(

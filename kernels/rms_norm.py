@@ -29,9 +29,11 @@ def _rms_norm_kernel(
     weight_ptr,
     out_ptr,
     x_stride,
+    part_stride,
     residual_stride,
     width,
     eps,
+    PARTS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -42,6 +44,9 @@ def _rms_norm_kernel(
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
     await_inputs(DEPENDENT)
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        place = x_ptr + part * part_stride + row * x_stride + columns
+        x += tl.load(place, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         place = residual_ptr + row * residual_stride + columns
         total = (x + tl.load(place, mask=inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
@@ -72,8 +77,9 @@ def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _launch(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    rows, width = x.shape
-    out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    rows, width = x.shape[-2:]
+    dtype = x.dtype if residual is None else residual.dtype
+    out = torch.empty((rows, width), dtype=dtype, device=x.device)
     if rows:
         block = padded(width)
         _rms_norm_kernel[(rows,)](
@@ -81,10 +87,12 @@ def _launch(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor
             x if residual is None else residual,
             weight,
             out,
+            x.stride(-2),
             x.stride(0),
             0 if residual is None else residual.stride(0),
             width,
             eps,
+            PARTS=len(x) if x.dim() == 3 else 1,
             HAS_RESIDUAL=residual is not None,
             BLOCK=block,
             num_warps=min(16, max(1, block // 512)),
