@@ -53,6 +53,7 @@ KERNELS: dict[str, Kernel] = {
     "route_experts": Kernel(reference_experts.route_experts, "route_experts"),
     "sample_tokens": Kernel(reference.sample_tokens, "sample_tokens"),
     "silu_mul": Kernel(reference.silu_mul, "silu_mul"),
+    "streamed_linear": Kernel(reference.streamed_linear, "streamed_linear"),
 }
 
 

@@ -13,6 +13,7 @@ import torch
 
 __all__ = [
     "MOST_ROWS",
+    "MOST_STREAMED",
     "RADIX",
     "RAGGED",
     "TOKEN_EXPERTS",
@@ -159,6 +160,10 @@ class TokenExperts:
 
 MOST_ROWS = 16
 """Rows up to which a linear layer is bound by its weights for certain."""
+MOST_STREAMED = 64
+"""Rows up to which `streamed_linear` is faster than the library."""
+LEAST_TILES = 96
+"""Programs of `streamed_linear` that keep a device of 132 multiprocessors busy."""
 WIDEST_HELD = 8192
 """Numbers of 2 bytes in a row of W up to which a program holds whole rows."""
 
@@ -249,11 +254,26 @@ def linear_blocks(rows: int, weight: torch.Tensor, gated: bool) -> LinearBlocks 
     )
 
 
-def streamed_blocks(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, gated: bool, in_parts: bool
-) -> StreamedBlocks | None:
-    """The launch measured best for a linear layer of a few dozen rows; None where the library's was."""
-    return None
+def streamed_blocks(x: torch.Tensor, weight: torch.Tensor, gated: bool, in_parts: bool) -> StreamedBlocks | None:
+    """The launch measured best for a linear layer of a few dozen rows; None where the library's was.
+
+    The library is as fast where sums must not come in parts and nothing is gated, and where W has too few tiles to keep
+    the device busy.
+    """
+    rows, width = x.shape
+    aligned = all(
+        t.stride(1) == 1 and t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (x, weight)
+    )
+    if not (MOST_ROWS < rows <= MOST_STREAMED and aligned and x.dtype == weight.dtype and x.element_size() == 2):
+        return None
+    count = weight.shape[0] // (2 if gated else 1)
+    tiles = -(-count // 64)
+    if gated:
+        return StreamedBlocks(64, 128, 4, 3, ahead=2) if tiles >= LEAST_TILES and has_copy_engine(x.device) else None
+    parts = min(4, max(1, 256 // tiles), max(1, width // 2048)) if in_parts else 1
+    if parts == 1 or tiles * parts < LEAST_TILES or not has_copy_engine(x.device):
+        return None
+    return StreamedBlocks(64, 128, 4, 3 if parts > 2 else 4, parts)
 
 
 @functools.lru_cache

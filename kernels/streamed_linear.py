@@ -14,11 +14,12 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from . import reference
-from .launch import StreamedBlocks, early_options, has_copy_engine, padded, streamed_blocks
+from .launch import StreamedBlocks, early_options, padded, streamed_blocks, supported
 from .programs import await_inputs, finish, prefetch
+from .silu_mul import silu_mul
 
 __all__ = ["streamed_linear", "streamed_linear_launch"]
 
@@ -89,10 +90,11 @@ def streamed_linear(
     in_parts: bool = False,
 ) -> torch.Tensor:
     """See `reference.streamed_linear`."""
-    blocks = streamed_blocks(x, weight, bias, gated, in_parts)
-    if blocks is None:
-        return reference.streamed_linear(x, weight, bias, gated, in_parts)
-    return streamed_linear_launch(x, weight, bias, gated, blocks)
+    blocks = streamed_blocks(x, weight, gated, in_parts) if supported(bias) else None
+    if blocks is not None:
+        return streamed_linear_launch(x, weight, bias, gated, blocks)
+    out = functional.linear(x, weight, bias)
+    return silu_mul(out) if gated else out
 
 
 def streamed_linear_launch(

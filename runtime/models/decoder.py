@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from ...kernels import find, has_triton
-from ...kernels.launch import MOST_ROWS
+from ...kernels.launch import MOST_ROWS, MOST_STREAMED
 from .config import ModelConfig
 from .layers import Layer, Step, empty_layer, merged_parts
 from .rope import RopeConfig, rope_tables
@@ -48,7 +48,8 @@ class CausalLM:
         FUSES: whether steps of few tokens may go through `_fused_layers`.
         config, device, dtype: as loaded.
         context_length: most positions of a sequence.
-        fused_rows: most tokens of a step whose layers run as few launches; 0 for none.
+        fused_rows: most tokens of a step whose layers run as few launches; 0 for none, and then linear layers of more
+            rows are the library's, too.
     """
 
     WEIGHTS: ClassVar[Mapping[str, str]] = {}
@@ -74,6 +75,7 @@ class CausalLM:
         self._rotary_store = find("rotary_store", device)
         self._silu_mul = find("silu_mul", device)
         self._fused_linear = find("fused_linear", device)
+        self._streamed_linear = find("streamed_linear", device)
         self.fused_rows = MOST_ROWS if device.type == "cuda" and has_triton() else 0
 
     def forward(self, step: Step) -> Tensor:
@@ -169,13 +171,23 @@ class CausalLM:
         return functional.linear(x, layer.qkv, layer.qkv_bias)
 
     def _out(self, x: Tensor, layer: Layer) -> Tensor:
-        """[T, hidden], what the attention of a layer adds, of what its heads gathered."""
-        return functional.linear(x, layer.o, layer.o_bias)
+        """[T, hidden], what the attention of a layer adds, of what its heads gathered; with FUSES perhaps in parts."""
+        return self._linear(x, layer.o, layer.o_bias, in_parts=self.FUSES)
 
     def _mlp(self, x: Tensor, layer: Layer) -> Tensor:
-        """[T, hidden], what the feed-forward part of a layer adds."""
-        gated = self._silu_mul(functional.linear(x, layer.gate_up, layer.gate_up_bias))
-        return functional.linear(gated, layer.down, layer.down_bias)
+        """[T, hidden], what the feed-forward part of a layer adds; with FUSES perhaps in parts."""
+        gated = self._linear(x, layer.gate_up, layer.gate_up_bias, gated=True)
+        return self._linear(gated, layer.down, layer.down_bias, in_parts=self.FUSES)
+
+    def _linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False, in_parts: bool = False
+    ) -> Tensor:
+        """See `reference.streamed_linear`."""
+        if self.fused_rows < len(x) <= MOST_STREAMED and self.fused_rows:
+            found: Tensor = self._streamed_linear(x, weight, bias, gated, in_parts)
+            return found
+        out = functional.linear(x, weight, bias)
+        return self._silu_mul(out) if gated else out
 
     def _attention(self, qkv: Tensor, index: int, layer: Layer, step: Step, angles: Angles) -> Tensor:
         """[T, heads·head_dim], what the heads of a layer gather; stores its keys and values."""

@@ -14,6 +14,7 @@ from radicel.runtime.kv_cache import KVCache
 from radicel.runtime.models.config import ModelConfig
 from radicel.runtime.models.decoder import CausalLM
 from radicel.runtime.models.experts import ExpertConfig
+from radicel.runtime.models.gemma2 import Gemma2, GemmaConfig
 from radicel.runtime.models.layers import Step
 from radicel.runtime.models.llama import Llama
 from radicel.runtime.models.loader import random_weights
@@ -74,6 +75,52 @@ def test_few_launches_give_the_same(rows: int, biased: bool) -> None:
     for plain, fused in zip(*results):
         torch.testing.assert_close(fused, plain, atol=2e-5, rtol=2e-5)
     torch.testing.assert_close(results[0][1], results[0][0][-1:], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma", "experts"])
+def test_layers_of_a_few_dozen_rows_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums that come in parts go to the residual, and only where nothing stands between."""
+    from radicel.kernels import launch, streamed_linear
+
+    shape: dict[str, Any] = {
+        "hidden": 96, "layers": 2, "heads": 6, "kv_heads": 2, "head_dim": 16, "vocab_size": 50, "context_length": 64,
+        "dtype": "float32", "rope": RopeConfig(), "norm_eps": 1e-5, "tied": True,
+    }  # fmt: skip
+    model: CausalLM
+    if name == "experts":
+        more = {"experts": 12, "chosen": 3, "expert_width": 20, "dense_layers": frozenset({1})}
+        config: Any = ExpertConfig(architecture="Qwen3MoeForCausalLM", intermediate=144, **shape, **more)
+        model = Qwen3Moe(config, device=DEVICE, dtype=torch.float32)
+    elif name == "gemma":
+        config = GemmaConfig(architecture="Gemma2ForCausalLM", intermediate=144, **shape)
+        model = Gemma2(config, device=DEVICE, dtype=torch.float32)
+    else:
+        config = ModelConfig(
+            architecture="LlamaForCausalLM", intermediate=144, qkv_bias=True, o_bias=True, mlp_bias=True, **shape
+        )
+        model = Llama(config, device=DEVICE, dtype=torch.float32)
+    random_weights(model)
+    for layer in model.layers:
+        for bias in (layer.qkv_bias, layer.o_bias, layer.gate_up_bias, layer.down_bias):
+            if bias is not None:
+                bias.normal_(generator=torch.Generator(DEVICE).manual_seed(1))
+    calls = []
+
+    def blocks(x: torch.Tensor, weight: torch.Tensor, gated: bool, in_parts: bool) -> launch.StreamedBlocks:
+        calls.append((gated, in_parts))
+        return launch.StreamedBlocks(64, 64, 4, 2, 2 if in_parts else 1)
+
+    monkeypatch.setattr(streamed_linear, "streamed_blocks", blocks)
+    model._streamed_linear = KERNELS["streamed_linear"].triton()
+    model._add_rms_norm = KERNELS["add_rms_norm"].triton()
+    results = []
+    for fused_rows in (0, 16):
+        model.fused_rows = fused_rows
+        results.append([_logits(model, 20, wanted, torch.float32) for wanted in (None, list(range(1, 20)))])
+    for plain, streamed in zip(*results):
+        torch.testing.assert_close(streamed, plain, atol=2e-5, rtol=2e-5)
+    wanted = {"llama": {(True, False), (False, True)}, "gemma": {(False, False)}}
+    assert set(calls) == wanted.get(name, {(True, False), (False, True)})
 
 
 @pytest.mark.parametrize("kernels", [False, True])
