@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["attend_block", "attend_seen_by_all", "load_slots", "run_descriptor"]
+__all__ = ["attend_block", "attend_seen_by_all", "load_slots", "run_descriptor", "scores_of", "weights_of"]
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def load_slots(slots_ptr, first, stop, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _scores_of(q, keys, scale, softcap, SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
+def scores_of(q, keys, scale, softcap, SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
     """Scores [m, n] of keys [d, n], and the factor that turns them into powers of two."""
     scores = tl.dot(q, keys, input_precision=PRECISION)
     if SOFTCAP:
@@ -34,7 +34,7 @@ def _scores_of(q, keys, scale, softcap, SOFTCAP: tl.constexpr, PRECISION: tl.con
 
 
 @triton.jit
-def _weights_of(scores, top, total, scale, MASKED: tl.constexpr):
+def weights_of(scores, top, total, scale, MASKED: tl.constexpr):
     """Weights [m, n] of scores, by how much the sums so far shrink, and the new (top, total)."""
     new_top = tl.maximum(top, tl.max(scores, 1) * scale)
     # A row that has seen nothing yet has top = -inf, and -inf - -inf is no number.
@@ -79,13 +79,13 @@ def attend_block(
         keys = tl.load(k_ptr + places[None, :] + dims[:, None])
     else:
         keys = tl.load(k_ptr + places[None, :] + dims[:, None], mask=(dims < DIM)[:, None], other=0.0)
-    scores, scale = _scores_of(q, keys, scale, softcap, SOFTCAP, PRECISION)
+    scores, scale = scores_of(q, keys, scale, softcap, SOFTCAP, PRECISION)
     if MASKED:
         seen = (positions[None, :] < limits[:, None]) & (positions < stop)[None, :]
         if WINDOW > 0:
             seen = seen & (positions[None, :] >= limits[:, None] - WINDOW)
         scores = tl.where(seen, scores, float("-inf"))
-    weights, shrink, top, total = _weights_of(scores, top, total, scale, MASKED)
+    weights, shrink, top, total = weights_of(scores, top, total, scale, MASKED)
     if MASKED:
         # A weight of 0 does not make up for NaN in a slot that nobody should read.
         shown = (positions < stop)[:, None] & (dims < DIM)[None, :]
@@ -136,8 +136,8 @@ def _attend_run(
     if count > 0:
         for i in tl.range(0, count, num_stages=STAGES):
             keys = k_run.load([slot + i * RUN, kv_head * DIM])
-            scores, factor = _scores_of(q, tl.trans(keys), scale, softcap, SOFTCAP, PRECISION)
-            weights, shrink, top, total = _weights_of(scores, top, total, factor, False)
+            scores, factor = scores_of(q, tl.trans(keys), scale, softcap, SOFTCAP, PRECISION)
+            weights, shrink, top, total = weights_of(scores, top, total, factor, False)
             values = v_run.load([slot + i * RUN, kv_head * DIM])
             acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
     return acc, top, total

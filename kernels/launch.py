@@ -87,6 +87,7 @@ class RadixBlocks:
 
     Attributes:
         wide, narrow: tiles of items that several rows share, and of items of one row, in a launch each.
+        run: tiles of shared items whose slots follow one another; `run` of it is 0 where nothing is known to be faster.
         both: tiles of steps with at most `fused_rows` rows, where one launch does both.
         wide_programs, narrow_programs: how many programs of each a multiprocessor gets.
     """
@@ -97,6 +98,7 @@ class RadixBlocks:
     wide_programs: int
     narrow_programs: int
     fused_rows: int
+    run: Blocks = Blocks(16, 16, 4, 2)
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,15 @@ RAGGED: dict[tuple[int, int], RaggedBlocks] = {
 
 RADIX: dict[tuple[int, int], RadixBlocks] = {
     (2, 64): RadixBlocks(Blocks(128, 64, 8, 5), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
-    (2, 128): RadixBlocks(Blocks(128, 64, 8, 5, run=128), Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3), 1, 4, 8),
+    (2, 128): RadixBlocks(
+        Blocks(128, 64, 8, 5),
+        Blocks(16, 64, 2, 3),
+        Blocks(16, 128, 4, 3),
+        1,
+        4,
+        8,
+        run=Blocks(128, 64, 8, 3, registers=168, run=64),
+    ),
     (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
     (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
     (4, 128): RadixBlocks(Blocks(32, 32, 4, 2), Blocks(16, 32, 4, 2), Blocks(16, 32, 4, 2), 1, 2, 8),
@@ -208,14 +218,12 @@ def supported(*tensors: torch.Tensor | None) -> bool:
     return all(tensor is None or tensor.dtype in _FLOATS for tensor in tensors)
 
 
-def run_blocks(blocks: Blocks, cache: torch.Tensor, window: int) -> int:
+def run_blocks(blocks: Blocks, head_dim: int, device: torch.device) -> int:
     """Keys of a tile of slots that follow one another; 0 where none are looked for.
 
-    The copy engine (TMA) is there from Hopper on, and takes whole rows of a power of two. What a window shows is masked
-    nearly everywhere.
+    The copy engine (TMA) is there from Hopper on, and takes rows of a power of two.
     """
-    whole = cache.shape[2] == padded(cache.shape[2], 16) and cache[0].is_contiguous()
-    return blocks.run if whole and not window and has_copy_engine(cache.device) else 0
+    return blocks.run if head_dim == padded(head_dim, 16) and has_copy_engine(device) else 0
 
 
 @functools.lru_cache

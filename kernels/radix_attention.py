@@ -8,8 +8,8 @@ The shared-prefix decomposition of Juravsky et al. 2024 ("Hydragen"), over the s
 2024 ("DeFT"); split keys and values after Dao et al. 2023 ("Flash-Decoding"). Wide items are scored by tensor-core
 tiles of (rows · queries · heads of one key head); what a row has for itself is cut into narrow items, the same with
 one row. A fixed number of programs takes (item, key head) units in turn and reads how many there are from the device,
-so one captured launch serves any plan. A second launch merges; a row with one partial result skips it, and where all
-rows have one, there is none.
+so one captured launch serves any plan. Where the slots of all wide items follow one another, `run_items` takes these. A
+second launch merges; a row with one partial result skips it, and where all rows have one, there is none.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import triton
 import triton.language as tl
 
 from . import reference
-from .attend import attend_block, attend_seen_by_all, load_slots, run_descriptor
+from .attend import attend_block, attend_seen_by_all, load_slots
 from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, run_blocks, supported
 from .merge_partials import merge_partials
 from .programs import BEGIN_INSIDE, await_inputs, finish, let_next_begin
+from .run_items import run_items
 
-__all__ = ["item_rows", "radix_attention", "radix_launch"]
+__all__ = ["item_rows", "item_run", "one_launch_tokens", "radix_attention", "radix_launch"]
 
 
 @triton.jit
@@ -36,8 +37,6 @@ def _attend_item(
     q_ptr,
     k_ptr,
     v_ptr,
-    k_run,
-    v_run,
     table_ptr,
     firsts_ptr,
     nums_ptr,
@@ -62,8 +61,6 @@ def _attend_item(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,
-    RUN: tl.constexpr,
-    RUN_STAGES: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -100,7 +97,7 @@ def _attend_item(
         masked_from = start + tl.maximum(seen_by_all - start, 0) // BLOCK_N * BLOCK_N
         acc, top, total = attend_seen_by_all(
             q, acc, top, total, start, masked_from, stop, limits, kv_head, k_ptr, v_ptr, slots_ptr, slot_stride, scale,
-            softcap, item_ptr + 4, k_run, v_run, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD, RUN, RUN_STAGES,
+            softcap, slots_ptr, k_ptr, v_ptr, BLOCK_N, BLOCK_D, DIM, SOFTCAP, PRECISION, AHEAD, 0, 1,
         )  # fmt: skip
     if masked_from < stop:
         for n in range(masked_from, stop, BLOCK_N):
@@ -130,8 +127,6 @@ def _radix_attention_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
-    k_run,
-    v_run,
     table_ptr,
     firsts_ptr,
     nums_ptr,
@@ -154,7 +149,6 @@ def _radix_attention_kernel(
     DIM: tl.constexpr,
     QUERIES: tl.constexpr,
     MEMBERS: tl.constexpr,
-    ITEM: tl.constexpr,
     WIDE_ITEMS: tl.constexpr,
     WIDE_M: tl.constexpr,
     WIDE_N: tl.constexpr,
@@ -165,8 +159,6 @@ def _radix_attention_kernel(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,
-    RUN: tl.constexpr,
-    RUN_STAGES: tl.constexpr,
     ORDER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -190,19 +182,19 @@ def _radix_attention_kernel(
         if item < num_wide:
             if WIDE_M > 0:
                 _attend_item(
-                    wide_ptr + item * ITEM, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
-                    k_run, v_run, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr,
-                    q_stride, slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N,
-                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, RUN, RUN_STAGES, ORDER, DEPENDENT,
+                    wide_ptr + item * 4, members_ptr + item * MEMBERS, item * MEMBERS, kv_head, q_ptr, k_ptr, v_ptr,
+                    table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
+                    slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, WIDE_M, WIDE_N, BLOCK_D,
+                    WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
         else:
             if NARROW_M > 0:
                 one = item - num_wide
                 _attend_item(
                     narrow_ptr + one * 4, narrow_ptr + one * 4, WIDE_ITEMS * MEMBERS + one, kv_head, q_ptr, k_ptr,
-                    v_ptr, k_run, v_run, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr,
-                    lse_ptr, q_stride, slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M,
-                    NARROW_N, BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, 0, 1, ORDER, DEPENDENT,
+                    v_ptr, table_ptr, firsts_ptr, nums_ptr, lens_ptr, merges_ptr, out_ptr, part_ptr, lse_ptr, q_stride,
+                    slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
+                    BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
     if ORDER != 1:
         await_inputs(DEPENDENT)  # also where there was nothing to do
@@ -221,21 +213,31 @@ def radix_attention(
     softcap: float = 0.0,
     queries: int = 1,
     out: torch.Tensor | None = None,
-    alone: bool = False,
+    form: str = "any",
 ) -> torch.Tensor:
     """See `reference.radix_attention`."""
     if not supported(q, k_cache, v_cache):
         return reference.radix_attention(
-            q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, alone
+            q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, form
         )
     blocks = RADIX[q.element_size(), padded(q.shape[2], 64)]
-    return radix_launch(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, blocks, alone)
+    return radix_launch(q, k_cache, v_cache, page_table, plan, scale, window, softcap, queries, out, blocks, form)
 
 
 def item_rows(group: int, head_dim: int, dtype: torch.dtype, queries: int = 1) -> int:
     """Rows that one wide item holds: K of the plan's layout."""
     blocks = RADIX[dtype.itemsize, padded(head_dim, 64)]
     return max(1, blocks.wide.m // (group * queries))
+
+
+def one_launch_tokens(head_dim: int, dtype: torch.dtype) -> int:
+    """Tokens up to which one launch takes all items, whatever is shared."""
+    return RADIX[dtype.itemsize, padded(head_dim, 64)].fused_rows
+
+
+def item_run(head_dim: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Positions that an item in a run of slots has at least, for plans of the form "runs"; 0 where there are none."""
+    return run_blocks(RADIX[dtype.itemsize, padded(head_dim, 64)].run, head_dim, device)
 
 
 def radix_launch(
@@ -250,9 +252,9 @@ def radix_launch(
     queries: int,
     out: torch.Tensor | None,
     blocks: RadixBlocks,
-    alone: bool = False,
+    form: str = "any",
 ) -> torch.Tensor:
-    """`radix_attention` with given block sizes: in one launch or two, and the merge; `alone` in one."""
+    """`radix_attention` with given block sizes: in one launch or two, and the merge; rows alone in one."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     num_wide, members = plan["members"].shape
     heads, dim = q.shape[1:]
@@ -268,16 +270,16 @@ def radix_launch(
         # Few sizes of the wide tile, for each is a kernel to compile; small where next to nothing can be shared.
         most = 4 if queries == 1 and tokens <= 4 else blocks.fused_rows
         kinds = [(padded(min(members, most) * group * queries, 16), narrow_m, blocks.both, 2, 0)]
-    elif alone:
+    elif form == "alone":
         kinds = [(0, narrow_m, blocks.narrow, blocks.narrow_programs, 0)]
+    elif form == "runs" and not window and run_blocks(blocks.run, dim, q.device):
+        run_items(q, k_cache, v_cache, plan, scale, softcap, queries, part, lse, blocks.run, blocks.wide_programs)
+        del kinds[0]
     for wide, narrow, tile, programs, order in kinds:
-        run = run_blocks(tile, k_cache, window) if wide else 0
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
             k_cache,
             v_cache,
-            run_descriptor(k_cache, run),
-            run_descriptor(v_cache, run),
             page_table,
             plan["firsts"],
             plan["nums"],
@@ -300,7 +302,6 @@ def radix_launch(
             DIM=dim,
             QUERIES=queries,
             MEMBERS=members,
-            ITEM=plan["wide"].shape[1],
             WIDE_ITEMS=num_wide,
             WIDE_M=wide,
             WIDE_N=tile.n,
@@ -311,14 +312,12 @@ def radix_launch(
             SOFTCAP=softcap > 0,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             AHEAD=tile.ahead,
-            RUN=run,
-            RUN_STAGES=tile.run_stages,
             num_warps=tile.warps,
             num_stages=tile.stages,
             ORDER=order,
             **tile.options(q.device),
             **early_options(q.device),
         )
-    if not alone:
+    if form != "alone":
         merge_partials(plan, part, lse, out, queries)
     return out

@@ -9,9 +9,8 @@ and a buffer of the same layout on the device receives it in one copy, at addres
     sizes [2]               wide and narrow items up to the last that is in use
     merges [R]              partial results of each row
     partials [R, M]         their numbers
-    wide [W, 8]             (row that shows the slots, first position, end, number of rows) of each shared item; the
-                            longest part of it whose slots follow one another (first position, end, slot of the
-                            first); nothing
+    wide [W, 4]             (row that shows the slots, first position, end, number of rows) of each shared item
+    slots [W]               the slot of its first position, where its slots follow one another; else -1
     members [W, K]          the rows of each shared item
     narrow [N, 4]           (row, first position, end, 1); the end may lie beyond what the row has: it grows into it
 
@@ -23,7 +22,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["RadixLayout"]
+__all__ = ["FORMS", "RadixLayout"]
+
+FORMS = ("any", "alone", "runs")
+"""What is known of a plan beforehand: nothing; that every row has one item and shares none; that the slots of every
+shared item follow one another, at least `run_items`' block of them, and that its rows see all of it and more."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class RadixLayout:
             "sizes": (2,),
             "merges": (self.rows,),
             "partials": (self.rows, self.merges),
-            "wide": (self.wide, 8),
+            "wide": (self.wide, 4),
+            "slots": (self.wide,),
             "members": (self.wide, self.members),
             "narrow": (self.narrow, 4),
         }

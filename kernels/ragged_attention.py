@@ -168,7 +168,8 @@ def ragged_launch(
     out = torch.empty((q.shape[0], heads, dim), dtype=q.dtype, device=q.device) if out is None else out
     if not len(tiles):
         return out
-    run = run_blocks(blocks, k_cache, window) if runs is not None else 0
+    # What a window shows is masked nearly everywhere.
+    run = run_blocks(blocks, dim, q.device) if runs is not None and not window else 0
     _ragged_attention_kernel[(kv_heads, len(tiles))](
         q,
         k_cache,

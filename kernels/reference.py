@@ -227,7 +227,7 @@ def radix_attention(
     softcap: float = 0.0,
     queries: int = 1,
     out: Tensor | None = None,
-    alone: bool = False,
+    form: str = "any",
 ) -> Tensor:
     """`ragged_attention` of few queries per row, in the items of a plan that together cover each row once.
 
@@ -241,7 +241,7 @@ def radix_attention(
         scale, window, softcap: as for `ragged_attention`.
         queries: most queries of a row.
         out: [T, heads, d], changed; a new tensor without it.
-        alone: whether every row has one item and shares none, so that a kernel need not look for others.
+        form: what is known of the plan, one of `radix_items.FORMS`, so that a kernel need not look for the rest.
 
     Returns:
         `out`; tokens of no row of the plan are left as they were.
@@ -250,12 +250,12 @@ def radix_attention(
     num_wide, members = plan["members"].shape
     firsts, nums, lens, sizes = (plan[name].tolist() for name in ("firsts", "nums", "lens", "sizes"))
     assert all(num <= queries for first, num in zip(firsts, nums) if first >= 0), "more queries than there may be"
-    assert not alone or (sizes[0] == 0 and int(plan["merges"].max()) <= 1), "some row has several items"
+    assert form != "alone" or (sizes[0] == 0 and int(plan["merges"].max()) <= 1), "some row has several items"
     partials: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     wide = [(i * members, item, plan["members"][i]) for i, item in enumerate(plan["wide"][: sizes[0]])]
     narrow = [(num_wide * members + i, item, item) for i, item in enumerate(plan["narrow"][: sizes[1]])]
     for number, item, rows in wide + narrow:
-        shown_by, start, end, count = item[:4].tolist()
+        shown_by, start, end, count = item.tolist()
         for k, row in enumerate(rows[:count].tolist()):
             limits = torch.arange(lens[row] - nums[row], lens[row], device=q.device) + 1
             positions = torch.arange(start, max(start, min(end, lens[row])), device=q.device)

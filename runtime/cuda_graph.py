@@ -43,14 +43,18 @@ class FixedAttention(Attention, Protocol):
         """Whether metadata that stay do for a step, and do not make it slower than its own would."""
         ...
 
-    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, alone: bool = False) -> Any:
+    def forms(self, num_tokens: int, queries: int) -> Sequence[str]:
+        """What `prepare_fixed` may say of steps of so many tokens, and so many of a row."""
+        ...
+
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, form: str = "any") -> Any:
         """Metadata for up to `num_tokens` tokens, at most `queries` of a sequence (`ANY`: any number), at addresses
         that stay."""
         ...
 
-    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> bool:
-        """Writes to these addresses what a step needs; says whether a graph with `alone` does for it, in which
-        attention looks for less."""
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> str:
+        """Writes to these addresses what a step needs; says of which `form` the graph must be that does for it: in
+        some, attention looks for less."""
         ...
 
 
@@ -96,11 +100,11 @@ launch their kernels one by one."""
 
 
 class _Key(NamedTuple):
-    """A graph: its tokens, most tokens of a row, whether every row has one item of attention for itself."""
+    """A graph: its tokens, most tokens of a row, what is known of its plans of attention."""
 
     size: int
     queries: int
-    alone: bool
+    form: str
 
 
 class StepGraphs:
@@ -190,10 +194,10 @@ class StepGraphs:
         """
         kinds = [*(1 << bits for bits in range(MOST_QUERIES.bit_length())), ANY]
         keys = [
-            _Key(size, queries, alone)
+            _Key(size, queries, form)
             for queries in kinds
-            for alone in ((True, False) if queries != ANY else (False,))
             for size in self._sizes_of(queries)
+            for form in self._attention.forms(size, queries)
         ]
         for done, key in enumerate(keys):
             progress(done, len(keys))
@@ -240,7 +244,7 @@ class StepGraphs:
         places, positions, slots = self._inputs[: 3 * key.size].view(3, key.size).unbind(0)
         rows = self._inputs[3 * key.size : 3 * key.size + ANY_ROWS] if key.queries == ANY else None
         token_ids = self._ids.of(places)
-        meta = self._attention.fixed_meta(self._kv.page_table, key.size, key.queries, key.alone)
+        meta = self._attention.fixed_meta(self._kv.page_table, key.size, key.queries, key.form)
         hidden = self._model.forward(Step(token_ids, positions, slots, rows, self._kv, self._attention, meta))
         return hidden, None if key.queries == ANY else self._model.logits(hidden)
 

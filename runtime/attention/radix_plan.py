@@ -14,15 +14,16 @@ pieces of another size fill the device better.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.radix_items import RadixLayout
 from ..batch import Chain
+from .families import Family, Row, Stretch
 from .item_numbers import NoRoom, Numbers
-from .slot_runs import SlotRun, longest_run, runs_of
+from .slot_runs import SlotRun, covering_runs, runs_of
 
 __all__ = ["RadixPlanner", "RadixTuning"]
 
@@ -54,63 +55,19 @@ class RadixTuning:
     sharing: bool = True
 
 
-@dataclass
-class _Row:
-    """A row of the plan.
-
-    Attributes:
-        chain: the nodes that it stands on, as given.
-        family: its key.
-        narrow: items in use.
-    """
-
-    chain: Chain
-    family: tuple[int, int]
-    narrow: list[int] = field(default_factory=list)
-
-
-@dataclass
-class _Stretch:
-    """Positions [start, end) that these rows share; `runs` say where slots of all that they see follow one another."""
-
-    start: int
-    end: int
-    rows: list[int]
-    runs: list[SlotRun]
-
-
-@dataclass
-class _Family:
-    """Rows that begin with the same node, in order of entry.
-
-    Attributes:
-        stretches: shared ones, those above before those below.
-        wide: items in use.
-        shared: positions of these, each as often as an item reads it.
-        saved: positions that sharing spares.
-    """
-
-    rows: dict[int, None] = field(default_factory=dict)
-    stretches: list[_Stretch] = field(default_factory=list)
-    wide: list[int] = field(default_factory=list)
-    shared: int = 0
-    saved: int = 0
-
-    def forget(self) -> None:
-        """Shares nothing."""
-        self.stretches, self.shared, self.saved = [], 0, 0
-
-
 class RadixPlanner:
     """Keeps the plan of one kind of decode step up to date. Used by one thread.
 
     Attributes:
         buffer: int32, laid out by `layout`; `parts` are its views by name.
         changed: whether more than the step's own front of the buffer changed in the last `update`.
-        alone: whether every row of the plan has one item and shares none.
+        form: what is known of the plan, one of `radix_items.FORMS`.
+
+    Args:
+        run: positions of a shared item from which on its slots are looked at; 0 for never.
     """
 
-    def __init__(self, layout: RadixLayout, *, kv_heads: int, tuning: RadixTuning) -> None:
+    def __init__(self, layout: RadixLayout, *, kv_heads: int, tuning: RadixTuning, run: int = 0) -> None:
         self.layout = layout
         self.tuning = tuning
         self.buffer: Int = np.zeros(layout.size, dtype=np.int32)
@@ -118,10 +75,11 @@ class RadixPlanner:
             name: self.buffer[first:end].reshape(layout.shapes[name]) for name, (first, end) in layout.places().items()
         }
         self.changed = True
-        self.alone = False
+        self.form = "any"
+        self._run = run
         self._kv_heads = kv_heads
-        self._rows: dict[int, _Row] = {}
-        self._families: dict[tuple[int, int], _Family] = {}
+        self._rows: dict[int, Row] = {}
+        self._families: dict[tuple[int, int], Family] = {}
         self._piece = self._wide_piece = tuning.least_piece
         self._seen = 0  # positions that all rows of the step see
         self._ends = np.zeros(layout.rows, dtype=np.int64)  # of each row's last narrow item
@@ -182,8 +140,8 @@ class RadixPlanner:
             if row in known:
                 self._leave(row, stale)
             key = (0, chain[0].node) if chain and self.tuning.sharing else (1, row)
-            known[row] = _Row(chain, key)
-            self._families.setdefault(key, _Family()).rows[row] = None
+            known[row] = Row(chain, key)
+            self._families.setdefault(key, Family()).rows[row] = None
             stale[key] = None
         return {key: None for key in stale if key in self._families}
 
@@ -199,7 +157,7 @@ class RadixPlanner:
             self._free_wide_of(family)
             del self._families[gone.family]
 
-    def _find_stretches(self, family: _Family) -> None:
+    def _find_stretches(self, family: Family) -> None:
         """Decides what the rows of a family share."""
         family.forget()
         rows = list(family.rows)
@@ -210,7 +168,7 @@ class RadixPlanner:
             if family.saved < self.tuning.least_saved:
                 family.forget()
 
-    def _descend(self, found: list[_Stretch], rows: list[int], depth: int, start: int) -> None:
+    def _descend(self, found: list[Stretch], rows: list[int], depth: int, start: int) -> None:
         """Looks at the node number `depth` of the chains of rows that stand on the same one, and at those below."""
         chain = self._rows[rows[0]].chain
         end = start + chain[depth].length
@@ -220,7 +178,7 @@ class RadixPlanner:
             end += chain[depth].length
             depth += 1
             below = self._below(rows, depth)
-        stretch = _Stretch(start, end, rows, runs_of(chain[:depth]))
+        stretch = Stretch(start, end, rows, runs_of(chain[:depth]))
         if (len(rows) - self._groups(stretch)) * (end - start) > len(rows) * self.tuning.row_cost:
             found.append(stretch)
         for members in below.values():
@@ -236,7 +194,7 @@ class RadixPlanner:
                 found.setdefault(chain[depth].node, []).append(row)
         return found
 
-    def _groups(self, stretch: _Stretch) -> int:
+    def _groups(self, stretch: Stretch) -> int:
         return -(-len(stretch.rows) // self.layout.members)
 
     def _place(self, stale: dict[tuple[int, int], None], grown: list[int]) -> None:
@@ -275,7 +233,7 @@ class RadixPlanner:
         shares = True
         while True:
             for family in self._families.values():
-                family.wide = []
+                family.wide, family.in_runs = [], True
                 if not shares:
                     family.forget()
             for held in self._rows.values():
@@ -299,10 +257,10 @@ class RadixPlanner:
                     shares = False
                 piece, wide_piece = 2 * piece, 2 * wide_piece
 
-    def _place_family(self, family: _Family) -> None:
+    def _place_family(self, family: Family) -> None:
         """Gives a family its items."""
         self._free_wide_of(family)
-        shared: dict[int, list[_Stretch]] = {row: [] for row in family.rows}
+        shared: dict[int, list[Stretch]] = {row: [] for row in family.rows}
         for row in family.rows:
             self.parts["merges"][row] = 0
         for stretch in family.stretches:
@@ -312,16 +270,29 @@ class RadixPlanner:
         for row in family.rows:
             self._place_row(row, shared[row], fresh=True)
 
-    def _place_wide(self, family: _Family, stretch: _Stretch) -> None:
+    def _place_wide(self, family: Family, stretch: Stretch) -> None:
+        runs = self._runs_of(stretch)
+        family.in_runs = family.in_runs and bool(runs)
+        for run in runs or [SlotRun(stretch.start, stretch.end, -1)]:
+            self._place_pieces(family, run, stretch.rows)
+
+    def _runs_of(self, stretch: Stretch) -> list[SlotRun]:
+        """The runs of slots that a stretch consists of, if its rows see all of it and more; else none."""
+        seen = self.parts["lens"][stretch.rows] - self.parts["nums"][stretch.rows]
+        if not self._run or int(seen.min()) < stretch.end:
+            return []
+        return covering_runs(stretch.runs, stretch.start, stretch.end, self._run)
+
+    def _place_pieces(self, family: Family, run: SlotRun, shared_by: list[int]) -> None:
         width = self.layout.members
         merges, partials = self.parts["merges"], self.parts["partials"]
-        for start, end in _cut(stretch.start, stretch.end, (stretch.end - stretch.start) // self._wide_piece):
-            for first in range(0, len(stretch.rows), width):
-                rows = stretch.rows[first : first + width]
+        for start, end in _cut(run.first, run.end, (run.end - run.first) // max(self._wide_piece, self._run + 16)):
+            for first in range(0, len(shared_by), width):
+                rows = shared_by[first : first + width]
                 item = self._free_wide.take()
                 family.wide.append(item)
-                run = longest_run(stretch.runs, start, end)
-                self.parts["wide"][item] = (rows[0], start, end, len(rows), *run, 0)
+                self.parts["wide"][item] = (rows[0], start, end, len(rows))
+                self.parts["slots"][item] = -1 if run.slot < 0 else run.slot + start - run.first
                 self.parts["members"][item, : len(rows)] = rows
                 counts = merges[rows]
                 if int(counts.max()) >= self.layout.merges:
@@ -329,7 +300,7 @@ class RadixPlanner:
                 partials[rows, counts] = np.arange(item * width, item * width + len(rows))
                 merges[rows] = counts + 1
 
-    def _place_row(self, row: int, shared: list[_Stretch], fresh: bool = False) -> None:
+    def _place_row(self, row: int, shared: list[Stretch], fresh: bool = False) -> None:
         """Narrow items for what a row does not share; without `fresh`, its partial results of wide items stay."""
         held = self._rows[row]
         merges = self.parts["merges"]
@@ -364,13 +335,13 @@ class RadixPlanner:
     def _pieces(self, start: int, end: int) -> list[tuple[int, int]]:
         return _cut(start, end, round((end - start) / self._piece))
 
-    def _free_wide_of(self, family: _Family) -> None:
+    def _free_wide_of(self, family: Family) -> None:
         for item in family.wide:
             self._free_wide.give_back(item)
             self.parts["wide"][item] = 0
-        family.wide = []
+        family.wide, family.in_runs = [], True
 
-    def _free_narrow_of(self, row: _Row) -> None:
+    def _free_narrow_of(self, row: Row) -> None:
         for item in row.narrow:
             self._free_narrow.give_back(item)
             self.parts["narrow"][item] = 0
@@ -383,10 +354,14 @@ class RadixPlanner:
             self.parts["partials"][row, partial] = self.layout.wide * self.layout.members + item
             self._placed = []
         self.parts["sizes"][:] = (self._free_wide.high, self._free_narrow.high)
-        self.alone = self._free_wide.high == 0 and int(self.parts["merges"].max()) <= 1
+        if self._free_wide.high == 0:
+            self.form = "alone" if int(self.parts["merges"].max()) <= 1 else "any"
+        else:
+            self.form = "runs" if self._run and all(f.in_runs for f in self._families.values()) else "any"
 
 
 def _cut(start: int, end: int, count: int) -> list[tuple[int, int]]:
-    """[start, end) in `count` (at least one) nearly equal pieces, of multiples of 16."""
-    size = max(16, -(-(end - start) // (max(1, count) * 16)) * 16)
-    return [(at, min(at + size, end)) for at in range(start, end, size)]
+    """[start, end) in `count` (at least one) nearly equal pieces, all but the last of multiples of 16."""
+    count = max(1, min(count, (end - start) // 16))
+    ends = [start + (end - start) * i // count // 16 * 16 for i in range(count)]
+    return list(zip([start, *ends[1:]], [*ends[1:], end]))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..batch import Chain
 
-__all__ = ["NO_RUN", "SlotRun", "longest_run", "runs_of"]
+__all__ = ["NO_RUN", "SlotRun", "covering_runs", "longest_run", "runs_of"]
 
 
 class SlotRun(NamedTuple):
@@ -47,3 +47,14 @@ def longest_run(runs: list[SlotRun], start: int, end: int) -> SlotRun:
         if stop - first > best.end - best.first:
             best = SlotRun(first, stop, run.slot + first - run.first)
     return best
+
+
+def covering_runs(runs: list[SlotRun], start: int, end: int, least: int) -> list[SlotRun]:
+    """Parts of these that together are [start, end), each of `least` positions at least; none where there are none."""
+    found: list[SlotRun] = []
+    at = start
+    for run in runs:
+        if run.first <= at < run.end and at < end:
+            found.append(SlotRun(at, min(run.end, end), run.slot + at - run.first))
+            at = found[-1].end
+    return found if at == end and all(run.end - run.first >= least for run in found) else []

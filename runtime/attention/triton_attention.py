@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels import find
-from ...kernels.radix_attention import item_rows
-from ...kernels.radix_items import RadixLayout
+from ...kernels.radix_attention import item_rows, item_run, one_launch_tokens
+from ...kernels.radix_items import FORMS, RadixLayout
 from ...kernels.ragged_attention import tile_queries
 from ..batch import StepBatch
 from ..kv_cache import send, upload, upload_together
@@ -64,12 +64,12 @@ class Planned:
     Attributes:
         queries: most tokens of a row.
         parts: of the plan.
-        alone: whether every row has one item and shares none.
+        form: what is known of the plan, one of `radix_items.FORMS`.
     """
 
     queries: int
     parts: dict[str, Tensor]
-    alone: bool
+    form: str
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,8 @@ class TritonAttention:
         self._kv_heads = kv_heads
         self._head_dim = head_dim
         self._dtype = dtype
+        self._run = item_run(head_dim, dtype, device)
+        self._one_launch = one_launch_tokens(head_dim, dtype)
         self._per_tile = tile_queries(self._group, head_dim, dtype)
         self._fixed = _FixedTiles(self._per_tile, FIXED_TOKENS, device)
         self._plans: dict[int, _Plan] = {}
@@ -211,24 +213,28 @@ class TritonAttention:
         short = batch.q_lens <= SHORT
         return batch.num_seqs <= FIXED_ROWS and not bool((batch.kv_lens[short] > SOON_READ).any())
 
-    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> bool:
+    def forms(self, num_tokens: int, queries: int) -> tuple[str, ...]:
+        """What `prepare_fixed` may say of steps of so many tokens, and so many of a row."""
+        return ("any",) if not queries else tuple(form for form in FORMS if form == self._form(form, num_tokens))
+
+    def prepare_fixed(self, batch: StepBatch, page_table: Tensor, queries: int) -> str:
         """Plans a step for the graph that was captured with `fixed_meta` of as many queries.
 
         Returns:
-            `alone` of that graph.
+            `form` of that graph.
         """
         if queries:
-            return self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table).alone
+            return self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table).form
         self._fixed.send(batch, self._tiles(batch, np.arange(batch.num_seqs)))
-        return False
+        return "any"
 
-    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, alone: bool = False) -> TritonMeta:
+    def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, form: str = "any") -> TritonMeta:
         """What to capture a graph with: steps of up to `num_tokens` tokens, at most `queries` of a sequence; 0 queries
-        stand for any number, and then all rows are tiles. With `alone` no row may have several items."""
+        stand for any number, and then all rows are tiles. `form`: of what plans it is (`radix_items.FORMS`)."""
         if not queries:
             return TritonMeta(page_table, self._fixed.view(num_tokens), ())
         parts = self._plan(queries, page_table).first_tokens(num_tokens)
-        return TritonMeta(page_table, None, (Planned(queries, parts, alone),))
+        return TritonMeta(page_table, None, (Planned(queries, parts, form),))
 
     def attend(
         self,
@@ -247,7 +253,7 @@ class TritonAttention:
         scale = self.scale if scale is None else scale
         for plan in meta.plans:
             self._radix(
-                q, layer_k, layer_v, meta.page_table, plan.parts, scale, queries=plan.queries, alone=plan.alone,
+                q, layer_k, layer_v, meta.page_table, plan.parts, scale, queries=plan.queries, form=plan.form,
                 **options,
             )  # fmt: skip
         if meta.ragged is not None:
@@ -266,7 +272,12 @@ class TritonAttention:
         chains = None if batch.chains is None else [batch.chains[i] for i in mine.tolist()]
         plan.planner.update(batch.rows[mine], starts[mine], batch.q_lens[mine], batch.kv_lens[mine], chains)
         plan.send()
-        return Planned(queries, plan.first_tokens(int(batch.q_lens[mine].sum())), plan.planner.alone)
+        count = int(batch.q_lens[mine].sum())
+        return Planned(queries, plan.first_tokens(count), self._form(plan.planner.form, count))
+
+    def _form(self, form: str, num_tokens: int) -> str:
+        """What the kernels make of it that a plan has this form: a few tokens take one launch whatever is shared."""
+        return "any" if form == "runs" and (not self._run or num_tokens <= self._one_launch) else form
 
     def _plan(self, queries: int, page_table: Tensor) -> _Plan:
         if queries not in self._plans:
@@ -280,7 +291,9 @@ class TritonAttention:
                 narrow=2 * rows + PARTIALS // queries // 8,
                 merges=MERGES,
             )
-            planner = RadixPlanner(layout, kv_heads=self._kv_heads, tuning=self.tuning)
+            planner = RadixPlanner(
+                layout, kv_heads=self._kv_heads, tuning=self.tuning, run=self._run if queries == 1 else 0
+            )
             self._plans[queries] = _Plan(planner, self.device)
         return self._plans[queries]
 

@@ -104,7 +104,7 @@ def compare(
     common = (q, caches[0], caches[1], step["table"])
     wanted = reference.ragged_attention(*common, step["rows"], step["starts"], step["lens"], 0.3, window, softcap)
     out = torch.full_like(q, torch.nan)
-    attention(*common, step["plan"], 0.3, window, softcap, max(nums), out, planner.alone)
+    attention(*common, step["plan"], 0.3, window, softcap, max(nums), out, planner.form)
     torch.testing.assert_close(out.double(), wanted.double(), atol=tolerance, rtol=tolerance)
 
 
@@ -150,16 +150,16 @@ def test_rows_alone_take_one_launch_until_something_is_shared(attention: Any, nu
         tree.enter(row, [], 20 + row)
     tree.grow(num)
     compare(tree, planner, [num] * 3, **sizes)
-    assert planner.alone
+    assert planner.form == "alone"
     for row in (6, 7):
         tree.enter(row, [1], 9)
     compare(tree, planner, [num] * 5, **sizes)
-    assert not planner.alone
+    assert planner.form == "any"
     for row in (6, 7):
         tree.leave(row)
     tree.grow()
     compare(tree, planner, [num] * 3, **sizes)
-    assert planner.alone
+    assert planner.form == "alone"
 
 
 @pytest.mark.gpu

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +11,8 @@ from radicel.kernels.radix_attention import radix_launch
 from radicel.kernels.radix_items import RadixLayout
 from radicel.kernels.ragged_attention import query_tiles, ragged_launch
 from radicel.runtime.attention.radix_plan import RadixPlanner, RadixTuning
-from radicel.runtime.attention.slot_runs import NO_RUN, SlotRun, longest_run, runs_of
-from radicel.runtime.batch import Segment
+from radicel.runtime.attention.slot_runs import NO_RUN, SlotRun, covering_runs, longest_run, runs_of
+from radicel.runtime.batch import Chain, Segment
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DIM, KV_HEADS, HEADS = 16, 2, 4
@@ -95,48 +92,86 @@ def test_prefill_reads_runs_in_blocks(run: SlotRun, ahead: bool, softcap: float)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["one run", "a break in it"])
+def test_runs_that_cover_a_stretch() -> None:
+    runs = [SlotRun(0, 15, 50), SlotRun(15, 50, 7), SlotRun(60, 90, 200)]
+    assert covering_runs(runs, 4, 40, 11) == [SlotRun(4, 15, 54), SlotRun(15, 40, 7)]
+    assert covering_runs(runs, 4, 40, 12) == [], "one is too short"
+    assert covering_runs(runs, 20, 90, 1) == [], "there is a gap"
+    assert covering_runs(runs, 60, 90, 1) == [SlotRun(60, 90, 200)]
+    assert covering_runs(runs, 60, 91, 1) == []
+    assert covering_runs([], 0, 1, 1) == []
+
+
+def _planner(rows: int, queries: int, run: int) -> RadixPlanner:
+    layout = RadixLayout(tokens=rows * queries, rows=rows, wide=32, members=4, narrow=64, merges=12)
+    tuning = RadixTuning(wide_units=6, least_piece=32, row_cost=4, least_saved=16)
+    return RadixPlanner(layout, kv_heads=KV_HEADS, tuning=tuning, run=run)
+
+
+def _update(planner: RadixPlanner, chain: Chain, num: int, length: int) -> None:
+    rows = np.arange(planner.layout.rows, dtype=np.int32)
+    full = lambda number: np.full(len(rows), number, np.int32)
+    planner.update(rows, rows * num, full(num), full(length), [chain] * len(rows))
+
+
+def test_the_form_of_a_plan() -> None:
+    whole, two = (Segment(1, 0, 300, 40),), (Segment(1, 0, 70, 40), Segment(2, 70, 230, 400))
+    for chain, run, num, length, form in [
+        (whole, 32, 1, 310, "runs"),
+        (two, 32, 2, 310, "runs"),
+        (two, 80, 2, 310, "any"),  # a run that is too short
+        (whole, 0, 1, 310, "any"),  # nobody asks
+        ((Segment(1, 0, 300),), 32, 1, 310, "any"),  # its slots are scattered
+        ((Segment(1, 0, 70, 40), Segment(2, 70, 230)), 32, 1, 310, "any"),
+        (whole, 32, 1, 300, "any"),  # the query is the last of what is shared
+        (whole, 32, 4, 303, "any"),
+    ]:
+        planner = _planner(10, num, run)
+        _update(planner, chain, num, length)
+        assert planner.form == form, (chain, run, num, length)
+        slots, items = planner.parts["slots"], planner.parts["wide"]
+        for (_, start, end, count), slot in zip(items.tolist(), slots.tolist()):
+            held = [s for s in chain if s.start <= start and end <= s.start + s.length]
+            assert count == 0 or form == "any" or slot == held[0].slot + start - held[0].start
+        if form == "runs":
+            _update(planner, chain, 1, length + 5)
+            assert planner.form == form, "what the rows see whole, they go on to see whole"
+
+
+@pytest.mark.parametrize("breaks", [(300,), (70, 230), (64, 32, 204)], ids=str)
 @pytest.mark.parametrize("queries", [1, 2])
-@pytest.mark.parametrize("run", [32, 0], ids=["blocks", "off"])
-def test_shared_items_read_runs_in_blocks(broken: bool, queries: int, run: int) -> None:
-    """Ten rows over a node of 300 slots in order, or over two such nodes that do not continue one another."""
+@pytest.mark.parametrize("softcap", [0.0, 4.0])
+def test_shared_items_are_read_in_blocks(breaks: tuple[int, ...], queries: int, softcap: float) -> None:
+    """Ten rows over nodes whose slots are in order; the kernel gets a page table that does not show them."""
     shared, own, count = 300, 7, 10
+    chain: list[Segment] = []
     table = torch.zeros((count, shared + own), dtype=torch.int32)
-    at = torch.arange(40, 40 + shared, dtype=torch.int32)
-    if broken:
-        at[70:] += 33
-    table[:, :shared] = at
+    for node, length in enumerate(breaks):
+        at = sum(breaks[:node])
+        chain.append(Segment(node, at, length, 40 + at + 33 * node))
+        table[:, at : at + length] = torch.arange(length, dtype=torch.int32) + chain[-1].slot
     table[:, shared:] = torch.arange(600, 600 + count * own, dtype=torch.int32).view(count, own)
-    chain = (Segment(1, 0, 70, int(at[0])), Segment(2, 70, shared - 70, int(at[70])))
-    layout = RadixLayout(tokens=count * queries, rows=count, wide=32, members=4, narrow=64, merges=12)
-    planner = RadixPlanner(
-        layout, kv_heads=KV_HEADS, tuning=RadixTuning(wide_units=6, least_piece=32, row_cost=4, least_saved=16)
-    )
-    rows = np.arange(count, dtype=np.int32)
-    lens = np.full(count, shared + own, np.int32)
-    planner.update(rows, rows * queries, np.full(count, queries, np.int32), lens, [chain] * count)
+    planner = _planner(count, queries, 32)
+    _update(planner, tuple(chain), queries, shared + own)
+    assert planner.form == "runs"
+    layout = planner.layout
     plan = {
         name: torch.from_numpy(planner.buffer[first:end].reshape(layout.shapes[name])).to(DEVICE)
         for name, (first, end) in layout.places().items()
     }
-    items = planner.parts["wide"][: planner.parts["sizes"][0]]
-    assert len(items) >= 3
-    assert (items[:, 5] > items[:, 4]).all()
     struck = table.clone()
-    for _, start, end, _, *found, _ in items.tolist():
-        part = SlotRun(*found)
-        assert start <= part.first < part.end <= end
-        assert (table[0, part.first : part.end] == torch.arange(part.slot, part.slot + part.end - part.first)).all()
-        if run:
-            struck[:, _whole_blocks(part, start, end, run)] = 0
-    assert run == 0 or int((struck == 0).sum()) >= 2 * count * run
+    struck[:, :shared] = 0
     keys, values = _caches(700, table.flatten(), torch.float32)
     q = torch.randn((count * queries, HEADS, DIM), generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    starts = torch.arange(count + 1, dtype=torch.int32, device=DEVICE) * queries
-    wanted = reference.ragged_attention(
-        q, keys, values, table.to(DEVICE), torch.from_numpy(rows), starts, torch.from_numpy(lens), 0.3
-    )
+    rows, starts = torch.arange(count), torch.arange(count + 1, dtype=torch.int32, device=DEVICE) * queries
+    lens = torch.full((count,), shared + own)
+    wanted = reference.ragged_attention(q, keys, values, table.to(DEVICE), rows, starts, lens, 0.3, 0, softcap)
     tile = Blocks(16, 16, 4, 2)
-    blocks = RadixBlocks(replace(tile, run=run), tile, tile, 1, 1, 0)
-    arguments: Any = (q, keys, values, struck.to(DEVICE), plan, 0.3, 0, 0.0, queries, None, blocks)
-    torch.testing.assert_close(radix_launch(*arguments), wanted, atol=1e-5, rtol=1e-5)
+    blocks = RadixBlocks(tile, tile, tile, 1, 1, 0, run=Blocks(16, 16, 4, 2, run=32, run_stages=2))
+    common = (q, keys, values)
+    found = radix_launch(*common, struck.to(DEVICE), plan, 0.3, 0, softcap, queries, None, blocks, "runs")
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    for window, form in ((0, "any"), (40, "runs")):  # by the page table
+        found = radix_launch(*common, table.to(DEVICE), plan, 0.3, window, softcap, queries, None, blocks, form)
+        wanted = reference.ragged_attention(q, keys, values, table.to(DEVICE), rows, starts, lens, 0.3, window, softcap)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)

@@ -138,10 +138,10 @@ def test_warming_up_captures_every_size_and_changes_nothing(made: LocalRuntime) 
 
     graphs = _replaying(made, capture, most=12)
     made.warm_up()
-    kinds = {(key.queries, key.alone) for key in graphs._graphs}
-    assert kinds == {(queries, alone) for queries in (1, 2, 4, 8) for alone in (True, False)} | {(ANY, False)}
-    sizes = lambda kind: [key.size for key in graphs._graphs if (key.queries, key.alone) == kind]
-    assert {queries: sizes((queries, False)) for queries in (1, 2, 4, 8, ANY)} == {
+    kinds = {(key.queries, key.form) for key in graphs._graphs}
+    assert kinds == {(queries, form) for queries in (1, 2, 4, 8) for form in ("any", "alone")} | {(ANY, "any")}
+    sizes = lambda kind: [key.size for key in graphs._graphs if (key.queries, key.form) == kind]
+    assert {queries: sizes((queries, "any")) for queries in (1, 2, 4, 8, ANY)} == {
         1: [*range(1, 9), 12],
         2: [*range(2, 9), 12],
         4: [*range(4, 9), 12],
