@@ -87,9 +87,10 @@ class RadixBlocks:
 
     Attributes:
         wide, narrow: tiles of items that several rows share, and of items of one row, in a launch each.
-        run: tiles of shared items whose slots follow one another; `run` of it is 0 where nothing is known to be faster.
+        run, beside: tiles of shared items whose slots follow one another, and of the items of one row that are read
+            while these are; `run` of the first is 0 where nothing is known to be faster.
         both: tiles of steps with at most `fused_rows` rows, where one launch does both.
-        wide_programs, narrow_programs: how many programs of each a multiprocessor gets.
+        wide_programs, narrow_programs, beside_programs: how many programs of each a multiprocessor gets.
     """
 
     wide: Blocks
@@ -99,6 +100,8 @@ class RadixBlocks:
     narrow_programs: int
     fused_rows: int
     run: Blocks = Blocks(16, 16, 4, 2)
+    beside: Blocks = Blocks(16, 16, 4, 2)
+    beside_programs: int = 2
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,8 @@ RADIX: dict[tuple[int, int], RadixBlocks] = {
         4,
         8,
         run=Blocks(128, 64, 8, 3, registers=168, run=64),
+        beside=Blocks(16, 32, 1, 3),
+        beside_programs=4,
     ),
     (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
     (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),

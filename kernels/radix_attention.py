@@ -266,6 +266,7 @@ def radix_launch(
     narrow_m = padded(group * queries, 16)
     wide_m = padded(members * group * queries, 16)
     kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 1), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 2)]
+    then = False
     if tokens <= blocks.fused_rows:
         # Few sizes of the wide tile, for each is a kernel to compile; small where next to nothing can be shared.
         most = 4 if queries == 1 and tokens <= 4 else blocks.fused_rows
@@ -273,8 +274,9 @@ def radix_launch(
     elif form == "alone":
         kinds = [(0, narrow_m, blocks.narrow, blocks.narrow_programs, 0)]
     elif form == "runs" and not window and run_blocks(blocks.run, dim, q.device):
-        run_items(q, k_cache, v_cache, plan, scale, softcap, queries, part, lse, blocks.run, blocks.wide_programs)
-        del kinds[0]
+        # First what leaves room beside it: a processor keeps the shared memory that its first launch asks for.
+        kinds = [(0, narrow_m, blocks.beside, blocks.beside_programs, 1)]
+        then = True
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
@@ -318,6 +320,8 @@ def radix_launch(
             **tile.options(q.device),
             **early_options(q.device),
         )
+    if then:
+        run_items(q, k_cache, v_cache, plan, scale, softcap, queries, part, lse, blocks.run, blocks.wide_programs)
     if form != "alone":
         merge_partials(plan, part, lse, out, queries)
     return out

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from .attend import run_descriptor, scores_of, weights_of
 from .launch import Blocks, early_options, multiprocessors, padded
-from .programs import BEGIN_INSIDE, await_inputs
+from .programs import await_inputs, let_next_begin
 
 __all__ = ["run_items"]
 
@@ -67,7 +67,9 @@ def _run_items_kernel(
     DEPENDENT: tl.constexpr,
 ):
     KV_HEADS: tl.constexpr = HEADS // GROUP
-    await_inputs(BEGIN_INSIDE if DEPENDENT > 0 else 0)
+    # The launch before waited for the inputs; what it writes is others' and is waited for at the end.
+    if DEPENDENT > 0:
+        let_next_begin()
     for unit in range(tl.program_id(0), tl.load(sizes_ptr) * KV_HEADS, tl.num_programs(0)):
         kv_head = unit % KV_HEADS
         item_ptr = wide_ptr + (unit // KV_HEADS) * 4
@@ -98,6 +100,7 @@ def _run_items_kernel(
         out = acc / total[:, None]
         tl.store(part_ptr + (number * DIM)[:, None] + dims[None, :], out, mask=live[:, None])
         tl.store(lse_ptr + number, top + tl.log2(total), mask=live)
+    await_inputs(DEPENDENT)
 
 
 def run_items(
