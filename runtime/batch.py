@@ -48,12 +48,17 @@ class RowUpdate(NamedTuple):
     Attributes:
         row: row of the page table, owned by one live sequence.
         start: first position that changes.
-        slots: int32, one KV slot per position from `start` on.
+        slots: int32, one KV slot per position from `start` on; nobody may write to it.
+        like: a row that shows these slots at these positions, once the updates of the step that have no such row are
+            written; -1 where none is known. A hint: entries of a row on the device need not be sent there.
+
+    No entry is written by two updates of a step.
     """
 
     row: int
     start: int
     slots: Int
+    like: int = -1
 
 
 class Segment(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,13 @@ ALIGNMENT = 16
 """Bytes; kernels load that many at once."""
 LONG_UPDATE = 4096
 """Page-table entries from which on their places are worked out on the device."""
+LEAST_COPIED = 1 << 14
+"""Entries that several rows get alike from which on they are copied on the device: a launch takes as long as sending
+fewer."""
 CPU_KV_BYTES = 4 << 30
 """Most bytes of keys and values on a CPU."""
+
+_NO_SLOTS = np.empty(0, np.int32)
 
 
 def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
@@ -111,19 +116,29 @@ class KVCache:
         """
         if not updates:
             return
-        rows, starts, parts = zip(*updates)
+        rows, starts, parts, likes = zip(*updates)
+        copies: dict[tuple[int, int, int], list[int]] = {}
+        if max(likes) >= 0:
+            copies, sent = _copied(updates)
+            rows, starts, parts, _ = zip(*sent) if sent else ((), (), (), ())
         counts = np.fromiter(map(len, parts), np.int64, len(parts))
-        slots = np.concatenate(parts).astype(np.int32, copy=False)
+        slots = np.concatenate([_NO_SLOTS, *parts]).astype(np.int32, copy=False)
         cells = np.array(rows, np.int64) * self.context_length + np.array(starts, np.int64)
-        self._check(updates, np.array(rows), np.array(starts), counts, slots)
+        self._check(updates, np.array(rows, np.int64), np.array(starts, np.int64), counts, slots, copies)
         first = cells - np.cumsum(counts) + counts  # of each entry, less the number of its first slot among all
+        targets = [np.array(target, np.int64) for target in copies.values()]
         if len(slots) < LONG_UPDATE:
-            where, what = upload_together((np.repeat(first, counts) + np.arange(len(slots)), slots), self.device)
+            where, what, *indices = upload_together(
+                (np.repeat(first, counts) + np.arange(len(slots)), slots, *targets), self.device
+            )
         else:  # a third of the bytes to pack and send
-            what, begins, sizes = upload_together((slots, first, counts), self.device)
+            what, begins, sizes, *indices = upload_together((slots, first, counts, *targets), self.device)
             where = torch.repeat_interleave(begins, sizes, output_size=len(slots))
             where += torch.arange(len(slots), device=self.device)
         self.page_table.view(-1).index_copy_(0, where, what)
+        for (like, start, count), index in zip(copies, indices):
+            columns = self.page_table[:, start : start + count]
+            columns.index_copy_(0, index, columns[like].expand(len(index), count))
 
     def _check(
         self,
@@ -132,10 +147,15 @@ class KVCache:
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         slots: NDArray[np.int32],
+        copies: Mapping[tuple[int, int, int], Sequence[int]],
     ) -> None:
         """All at once; where something is wrong, one by one to say what."""
         inside = (rows >= 0) & (rows < self.num_rows) & (starts >= 0) & (starts + counts <= self.context_length)
-        if not inside.all() or (len(slots) and not (slots.min() >= 0 and slots.max() < self.num_slots)):
+        fits = inside.all() and not (len(slots) and (slots.min() < 0 or slots.max() >= self.num_slots))
+        for (like, start, count), targets in copies.items():
+            ends = start >= 0 and start + count <= self.context_length
+            fits = fits and ends and min(like, *targets) >= 0 and max(like, *targets) < self.num_rows
+        if not fits:
             for entry in updates:
                 self._check_one(entry)
 
@@ -146,11 +166,25 @@ class KVCache:
                 f"page-table update of row {entry.row}, positions {entry.start} to {end}, is outside the table of "
                 f"{self.num_rows} rows and {self.context_length} positions"
             )
+        if entry.like >= self.num_rows:
+            raise InvalidValueError(
+                f"page-table update of row {entry.row} is to be like row {entry.like}; there are {self.num_rows}"
+            )
         if len(entry.slots) and not (entry.slots.min() >= 0 and entry.slots.max() < self.num_slots):
             raise InvalidValueError(
                 f"page-table update of row {entry.row} names slots {entry.slots.min()} to {entry.slots.max()}; "
                 f"there are {self.num_slots}"
             )
+
+
+def _copied(updates: Sequence[RowUpdate]) -> tuple[dict[tuple[int, int, int], list[int]], list[RowUpdate]]:
+    """What is copied, (row, start, number of entries) → the rows that get them, and the updates that are sent."""
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for row, start, slots, like in updates:
+        if like >= 0:
+            groups.setdefault((like, start, len(slots)), []).append(row)
+    copies = {key: rows for key, rows in groups.items() if key[2] * len(rows) >= LEAST_COPIED}
+    return copies, [update for update in updates if (update.like, update.start, len(update.slots)) not in copies]
 
 
 def bytes_per_slot(config: ModelConfig, dtype: torch.dtype) -> int:
