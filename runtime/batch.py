@@ -91,7 +91,8 @@ class StepBatch:
         kv_lens: int32 [B], tokens visible to the last query of this step: its position + 1. Query i of sequence b
             sees positions 0 .. kv_lens[b] - q_lens[b] + i.
         logit_rows: int64 [R], indices into T whose logits are wanted, in increasing order.
-        updates: page-table entries to write before the step.
+        updates: page-table entries to write before the step, beside those of its own tokens, which are known by
+            `rows`, `positions` and `slots`.
         chains: of each sequence, the nodes of the radix tree that show its prefix; None where nobody keeps them.
             A hint for attention, which may read what several sequences share once. The same object as in the last
             step where nothing changed.

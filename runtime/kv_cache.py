@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..errors import InvalidValueError, ModelError
-from .batch import RowUpdate
+from .batch import TRASH_SLOT, RowUpdate, StepBatch
 from .models.config import ModelConfig
 
 __all__ = [
@@ -40,7 +40,10 @@ fewer."""
 CPU_KV_BYTES = 4 << 30
 """Most bytes of keys and values on a CPU."""
 
-_NO_SLOTS = np.empty(0, np.int32)
+_NO_SLOTS, _NO_PLACES = np.empty(0, np.int32), np.empty(0, np.int64)
+
+_Copies: TypeAlias = dict[tuple[int, int, int], list[int]]
+"""(row, start, number of entries) → the rows that get them, too."""
 
 
 def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
@@ -108,37 +111,65 @@ class KVCache:
         self.values = [_zeros(shape, dtype, device) for _ in range(config.layers)]
         self.page_table = _zeros((num_rows, context_length), torch.int32, device)
 
-    def update(self, updates: Sequence[RowUpdate]) -> None:
+    def update(self, updates: Sequence[RowUpdate], step: StepBatch | None = None) -> None:
         """Writes page-table entries (changes the table).
+
+        Args:
+            updates: entries, by row.
+            step: a step whose own tokens get theirs, too; its indices lie within their bounds.
 
         Raises:
             InvalidValueError: a row, position or slot outside its bounds; nothing is written then.
         """
+        where, what = self._own_entries(step)
         if not updates:
+            if len(where):
+                self.page_table.view(-1).index_copy_(0, *upload_together((where, what), self.device))
             return
-        rows, starts, parts, likes = zip(*updates)
-        copies: dict[tuple[int, int, int], list[int]] = {}
-        if max(likes) >= 0:
-            copies, sent = _copied(updates)
-            rows, starts, parts, _ = zip(*sent) if sent else ((), (), (), ())
-        counts = np.fromiter(map(len, parts), np.int64, len(parts))
-        slots = np.concatenate([_NO_SLOTS, *parts]).astype(np.int32, copy=False)
-        cells = np.array(rows, np.int64) * self.context_length + np.array(starts, np.int64)
-        self._check(updates, np.array(rows, np.int64), np.array(starts, np.int64), counts, slots, copies)
-        first = cells - np.cumsum(counts) + counts  # of each entry, less the number of its first slot among all
+        copies, sent = _copied(updates)
+        rows = np.array([entry.row for entry in sent], np.int64)
+        starts = np.array([entry.start for entry in sent], np.int64)
+        counts = np.array([len(entry.slots) for entry in sent], np.int64)
+        slots = np.concatenate([_NO_SLOTS, *(entry.slots for entry in sent)]).astype(np.int32, copy=False)
+        self._check(updates, rows, starts, counts, slots, copies)
+        # Of each entry, its place in the table less the number of its first slot among all.
+        first = rows * self.context_length + starts - np.cumsum(counts) + counts
+        self._write(slots, first, counts, where, what, copies)
+
+    def _own_entries(self, step: StepBatch | None) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Places in the table, and the slots, of a step's tokens, without those that go to no slot of their own."""
+        if step is None:
+            return _NO_PLACES, _NO_SLOTS
+        where = np.repeat(step.rows.astype(np.int64) * self.context_length, step.q_lens) + step.positions
+        what = step.slots.astype(np.int32)
+        owned = what != TRASH_SLOT
+        return (where, what) if owned.all() else (where[owned], what[owned])
+
+    def _write(
+        self,
+        slots: NDArray[np.int32],
+        first: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        where: NDArray[np.int64],
+        what: NDArray[np.int32],
+        copies: _Copies,
+    ) -> None:
+        """Sends entries by one copy, then copies rows on the device."""
+        table = self.page_table.view(-1)
         targets = [np.array(target, np.int64) for target in copies.values()]
         if len(slots) < LONG_UPDATE:
-            where, what, *indices = upload_together(
-                (np.repeat(first, counts) + np.arange(len(slots)), slots, *targets), self.device
-            )
+            where = np.concatenate((np.repeat(first, counts) + np.arange(len(slots)), where))
+            places, values, *rows = upload_together((where, np.concatenate((slots, what)), *targets), self.device)
         else:  # a third of the bytes to pack and send
-            what, begins, sizes, *indices = upload_together((slots, first, counts, *targets), self.device)
-            where = torch.repeat_interleave(begins, sizes, output_size=len(slots))
-            where += torch.arange(len(slots), device=self.device)
-        self.page_table.view(-1).index_copy_(0, where, what)
-        for (like, start, count), index in zip(copies, indices):
+            many, begins, sizes, places, values, *rows = upload_together(
+                (slots, first, counts, where, what, *targets), self.device
+            )
+            begins = torch.repeat_interleave(begins, sizes, output_size=len(slots))
+            table.index_copy_(0, begins + torch.arange(len(slots), device=self.device), many)
+        table.index_copy_(0, places, values)
+        for (like, start, count), those in zip(copies, rows):
             columns = self.page_table[:, start : start + count]
-            columns.index_copy_(0, index, columns[like].expand(len(index), count))
+            columns.index_copy_(0, those, columns[like].expand(len(those), count))
 
     def _check(
         self,
@@ -147,7 +178,7 @@ class KVCache:
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         slots: NDArray[np.int32],
-        copies: Mapping[tuple[int, int, int], Sequence[int]],
+        copies: _Copies,
     ) -> None:
         """All at once; where something is wrong, one by one to say what."""
         inside = (rows >= 0) & (rows < self.num_rows) & (starts >= 0) & (starts + counts <= self.context_length)
@@ -177,13 +208,15 @@ class KVCache:
             )
 
 
-def _copied(updates: Sequence[RowUpdate]) -> tuple[dict[tuple[int, int, int], list[int]], list[RowUpdate]]:
-    """What is copied, (row, start, number of entries) → the rows that get them, and the updates that are sent."""
-    groups: dict[tuple[int, int, int], list[int]] = {}
+def _copied(updates: Sequence[RowUpdate]) -> tuple[_Copies, Sequence[RowUpdate]]:
+    """What is copied, and the updates that are sent."""
+    groups: _Copies = {}
     for row, start, slots, like in updates:
         if like >= 0:
             groups.setdefault((like, start, len(slots)), []).append(row)
     copies = {key: rows for key, rows in groups.items() if key[2] * len(rows) >= LEAST_COPIED}
+    if not copies:
+        return copies, updates
     return copies, [update for update in updates if (update.like, update.start, len(update.slots)) not in copies]
 
 

@@ -1,7 +1,7 @@
 """Where the keys and values of each sequence are: its row, its slots, its place in the tree.
 
 In: what the scheduler decided (attach, grow, decode, release). Out: slots for a step, and the page-table entries that
-the step has to write first (`take_updates`).
+the step has to write first (`take_updates`), without those of its own tokens' slots: these the step itself says.
 
 Who has what, and when it changes hands:
 
@@ -111,7 +111,7 @@ class Placement:
         if len(slots):
             self.tree.lock(node)
             self.tree.unlock(seq.node)
-            self._update_row(seq, slots)
+            self.updates.append(RowUpdate(seq.row, seq.kv_len, slots))
             seq.node, seq.tree_len = node, seq.tree_len + len(slots)
             _skip(seq)
 
@@ -121,7 +121,6 @@ class Placement:
         if seq.node is None:
             return self.decode([seq], [count])[0]
         slots = self._take(count)
-        self._update_row(seq, slots)
         child = self.tree.extend(seq.node, seq.tokens.view(seq.kv_len, seq.kv_len + count), slots)
         self.tree.lock(child)
         self.tree.unlock(seq.node)
@@ -135,10 +134,8 @@ class Placement:
         shares, done = [], 0
         for seq, count in zip(sequences, counts):
             end = done + count
-            share = slots[done:end]
-            self._update_row(seq, share)
+            shares.append(slots[done:end])
             seq.own_slots += numbers[done:end]
-            shares.append(share)
             done = end
         return shares
 
@@ -226,9 +223,6 @@ class Placement:
                 for update in self.updates
                 if update.row != row
             ]
-
-    def _update_row(self, seq: Sequence, slots: Slots) -> None:
-        self.updates.append(RowUpdate(seq.row, seq.kv_len, slots))
 
 
 def _chain(path: list[Node]) -> Chain:

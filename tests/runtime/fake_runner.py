@@ -116,6 +116,9 @@ class FakeRunner:
             if update.like >= 0:
                 like = self.table[update.like, update.start : update.start + len(update.slots)]
                 assert np.array_equal(like, update.slots), f"row {update.like} is not like row {update.row}"
+        rows = np.repeat(batch.rows, batch.q_lens)
+        own = batch.slots != TRASH_SLOT
+        self.table[rows[own], batch.positions[own]] = batch.slots[own]
         with np.errstate(over="ignore"):
             hidden = self._layers(batch)
         return [_logits(int(hidden[row])) for row in batch.logit_rows]

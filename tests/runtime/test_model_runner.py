@@ -284,50 +284,6 @@ def test_arrays_that_go_up_together_come_out_as_they_were() -> None:
         assert view.storage_offset() * view.element_size() % kv_cache.ALIGNMENT == 0
 
 
-def test_page_table_updates(tiny_llama: Path) -> None:
-    cache = KVCache(
-        model_config(tiny_llama), num_slots=50, num_rows=3, context_length=6, device=CPU, dtype=torch.float32
-    )
-    assert [tuple(keys.shape) for keys in cache.keys] == [(50, 2, 8)] * 3
-    assert all((tensor == 0).all() for tensor in (*cache.keys, *cache.values, cache.page_table))
-    cache.update([RowUpdate(1, 2, _row(7, 8)), RowUpdate(2, 0, _row(49)), RowUpdate(0, 0, _row())])
-    cache.update([RowUpdate(1, 3, _row(9, 10, 11))])
-    assert cache.page_table.tolist() == [[0] * 6, [0, 0, 7, 9, 10, 11], [49, 0, 0, 0, 0, 0]]
-
-
-@pytest.mark.parametrize("least", [1, 6, 1 << 14])
-@pytest.mark.parametrize("long", [1, 4096])
-def test_rows_that_are_like_others_are_written_as_if_their_slots_were_sent(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, least: int, long: int
-) -> None:
-    monkeypatch.setattr(kv_cache, "LEAST_COPIED", least)
-    monkeypatch.setattr(kv_cache, "LONG_UPDATE", long)
-    shape = {"num_slots": 50, "num_rows": 8, "context_length": 9, "device": CPU, "dtype": torch.float32}
-    hinted, plain = (KVCache(model_config(tiny_llama), **shape) for _ in range(2))  # type: ignore[arg-type]
-    steps = [
-        [RowUpdate(3, 0, _row(1, 2, 3, 4)), RowUpdate(1, 0, _row(1, 2, 3, 4), 3), RowUpdate(1, 4, _row(9))],
-        [RowUpdate(5, 0, _row(1, 2, 3, 4), 3), RowUpdate(6, 0, _row(1, 2, 3, 4), 3), RowUpdate(3, 4, _row(7, 8))],
-        [RowUpdate(0, 0, _row(1, 2, 3, 4, 7), 3), RowUpdate(2, 0, _row(1, 2, 3), 5), RowUpdate(2, 3, _row(11))],
-        [RowUpdate(7, 1, _row(2, 3), 2)],
-    ]
-    for step in steps:
-        hinted.update(step)
-        plain.update([update._replace(like=-1) for update in step])
-        assert torch.equal(hinted.page_table, plain.page_table)
-
-
-def test_a_row_that_is_like_none_is_refused(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_cache, "LEAST_COPIED", 1)
-    cache = KVCache(
-        model_config(tiny_llama), num_slots=50, num_rows=3, context_length=6, device=CPU, dtype=torch.float32
-    )
-    with pytest.raises(InvalidValueError, match="row 1 is to be like row 3; there are 3"):
-        cache.update([RowUpdate(0, 0, _row(1)), RowUpdate(1, 0, _row(1), 3)])
-    with pytest.raises(InvalidValueError, match="positions 5 to 7"):
-        cache.update([RowUpdate(0, 5, _row(1, 2), 1)])
-    assert not cache.page_table.any()
-
-
 def test_slots_that_fit_a_cpu(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = model_config(tiny_llama)
     assert bytes_per_slot(config, torch.float32) == 3 * 2 * 2 * 8 * 4
