@@ -46,7 +46,7 @@ class PromptIds:
         reencoded: tuple[str, ...] = ()
         if isinstance(prompt, (IdList, list)):
             ids = prompt if isinstance(prompt, IdList) else IdReader().read(prompt)
-            if len(ids) and ids.array.max() >= self._vocab_size:
+            if ids.most >= self._vocab_size:
                 raise InvalidValueError(
                     f"token id {max(ids)} in the prompt; this model's ids are below {self._vocab_size}"
                 )

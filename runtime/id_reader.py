@@ -90,9 +90,11 @@ class IdReader:
             struct.pack_into(f"{len(own)}i", array.data, array.itemsize * start, *own)
         except struct.error:
             return _too_large([*chain.from_iterable(shared), *own])
-        _refuse_bools(own, array[start:])
+        ids = IdList(array)
+        if ids.least <= 1:
+            _refuse_bools(own, array[start:])
         self._remember(_Known(array, shared, own), like, count)
-        return IdList(array)
+        return ids
 
     def _alike(self, values: Sequence[int]) -> tuple[_Known | None, int]:
         """A prompt that begins like this one, and with how many blocks: the first of which it has half, else the one

@@ -49,7 +49,7 @@ def _ids(values: Sequence[Any], where: str, reader: IdReader) -> IdList | None:
         ids = reader.read(values)
     except TypeError:
         return None
-    if ids.array.min() < 0:
+    if ids.least < 0:
         i = int((ids.array < 0).argmax())
         raise InvalidValueError(f"{where}[{i}]={ids[i]}: token ids are integers ≥ 0")
     return ids

@@ -21,13 +21,17 @@ class IdList(Sequence[int]):
     Args:
         array: int32, or int64 where an id is too large for any model; nobody may write to it.
         exact: the ids, where the array does not hold them as they are.
+
+    Attributes:
+        least, most: of the array; 0 and -1 where it is empty.
     """
 
-    __slots__ = ("_exact", "array")
+    __slots__ = ("_exact", "array", "least", "most")
 
     def __init__(self, array: NDArray[np.signedinteger], exact: list[int] | None = None) -> None:
         self.array = array
         self.array.flags.writeable = False
+        self.least, self.most = (int(array.min()), int(array.max())) if len(array) else (0, -1)
         self._exact = exact
 
     @classmethod
