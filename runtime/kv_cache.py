@@ -169,7 +169,7 @@ class KVCache:
         table.index_copy_(0, places, values)
         for (like, start, count), those in zip(copies, rows):
             columns = self.page_table[:, start : start + count]
-            columns.index_copy_(0, those, columns[like].expand(len(those), count))
+            columns.index_copy_(0, those, columns[like].clone().expand(len(those), count))  # no overlap is allowed
 
     def _check(
         self,

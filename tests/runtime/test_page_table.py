@@ -45,6 +45,8 @@ def test_rows_that_are_like_others_are_written_as_if_their_slots_were_sent(
         [RowUpdate(5, 0, _row(1, 2, 3, 4), 3), RowUpdate(6, 0, _row(1, 2, 3, 4), 3), RowUpdate(3, 4, _row(7, 8))],
         [RowUpdate(0, 0, _row(1, 2, 3, 4, 7), 3), RowUpdate(2, 0, _row(1, 2, 3), 5), RowUpdate(2, 3, _row(11))],
         [RowUpdate(7, 1, _row(2, 3), 2)],
+        [RowUpdate(4, 0, _row(*range(20, 29)))],
+        [RowUpdate(1, 0, _row(*range(20, 29)), 4)],
     ]
     for step in steps:
         hinted.update(step)
