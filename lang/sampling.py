@@ -162,6 +162,7 @@ class SamplingParams:
 
 
 _FIELDS = frozenset(f.name for f in dataclasses.fields(SamplingParams))
+_NAMES = _FIELDS | ALIASES.keys()
 
 _REAL = (int, float)
 _RULES: dict[str, tuple[Any, str, Any]] = {
@@ -195,12 +196,12 @@ def _of_plain(**kwargs: Any) -> SamplingParams:
 
 def sampling_field_names() -> frozenset[str]:
     """Every keyword that names a sampling parameter, aliases included."""
-    return _FIELDS | ALIASES.keys()
+    return _NAMES
 
 
 def split_sampling(kwargs: Mapping[str, Any], reserved: Iterable[str] = ()) -> tuple[SamplingParams, dict[str, Any]]:
     """Sorts `kwargs` into sampling parameters and the rest; a name in `reserved` is never a sampling parameter."""
-    names = sampling_field_names() - set(reserved)
+    names = _NAMES - set(reserved) if reserved else _NAMES
     mine = {k: v for k, v in kwargs.items() if k in names}
     return SamplingParams.of(**mine), {k: v for k, v in kwargs.items() if k not in names}
 

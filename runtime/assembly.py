@@ -46,7 +46,7 @@ class SequenceMaker:
 
     def __init__(
         self,
-        ids: list[int],
+        ids: Seq[int],
         samples: Seq[ResolvedSampling],
         collector: Collector[Any],
         sinks: Seq[TextStream],

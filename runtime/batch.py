@@ -48,12 +48,17 @@ class RowUpdate(NamedTuple):
     Attributes:
         row: row of the page table, owned by one live sequence.
         start: first position that changes.
-        slots: int32, one KV slot per position from `start` on.
+        slots: int32, one KV slot per position from `start` on; nobody may write to it.
+        like: a row that shows these slots at these positions, once the updates of the step that have no such row are
+            written; -1 where none is known. A hint: entries of a row on the device need not be sent there.
+
+    No entry is written by two updates of a step.
     """
 
     row: int
     start: int
     slots: Int
+    like: int = -1
 
 
 class Segment(NamedTuple):
@@ -88,7 +93,8 @@ class StepBatch:
         kv_lens: int32 [B], tokens visible to the last query of this step: its position + 1. Query i of sequence b
             sees positions 0 .. kv_lens[b] - q_lens[b] + i.
         logit_rows: int64 [R], indices into T whose logits are wanted, in increasing order.
-        updates: page-table entries to write before the step.
+        updates: page-table entries to write before the step, beside those of its own tokens, which are known by
+            `rows`, `positions` and `slots`.
         chains: of each sequence, the nodes of the radix tree that show its prefix; None where nobody keeps them.
             A hint for attention, which may read what several sequences share once. The same object as in the last
             step where nothing changed.

@@ -90,7 +90,7 @@ def resolve_sampling(
         logprobs=bool(merged.logprobs),
         top_logprobs=min(merged.top_logprobs or 0, vocab_size),
     )
-    return [dataclasses.replace(one, sample_index=i) for i in range(merged.n or 1)]
+    return [one, *(dataclasses.replace(one, sample_index=i) for i in range(1, merged.n or 1))]
 
 
 def _bounded(value: float, least: float) -> float:

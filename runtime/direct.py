@@ -19,12 +19,14 @@ from typing import Any, TypeVar, cast
 from ..backend import GenerateRequest, Generation, Handle, OnText, Score, ScoreRequest
 from ..constraint import Constraint
 from ..errors import IncompleteOutputError, InvalidValueError
+from ..heap import undisturbed
 from ..prompt import Prompt
 from ..retries import is_checked, retrying
 from ..sampling import SamplingParams, split_sampling
 from .graph_session import Launch
 from .inputs import PromptInput, RawPrompt, read_prompts
 from .together import Together
+from .token_buffer import IdList
 
 __all__ = ["DirectCalls"]
 
@@ -87,13 +89,14 @@ class DirectCalls:
             IncompleteOutputError: a constrained value was cut short (in a list: `.error` of that item instead).
             OutputValidationError: the type's own validator refused the value (in a list likewise).
         """
-        prompts, many = read_prompts(prompt)
-        params, constraint = _split(sampling, kw)
-        if stream:
-            if many or (params.n or 1) > 1:
-                raise InvalidValueError(_ONE_STREAM)
-            return self._stream(prompts[0], params, constraint)
-        handles = self._submit_all(prompts, params, constraint)
+        with undisturbed():  # a prompt may have a hundred thousand ids, and the collector would go through them all
+            prompts, many = read_prompts(prompt)
+            params, constraint = _split(sampling, kw)
+            if stream:
+                if many or (params.n or 1) > 1:
+                    raise InvalidValueError(_ONE_STREAM)
+                return self._stream(prompts[0], params, constraint)
+            handles = self._submit_all(prompts, params, constraint)
         with _cancelling(handles):
             results = [_settled(handle, constraint, alone=not many) for handle in handles]
         return results if many else results[0]
@@ -107,13 +110,14 @@ class DirectCalls:
         **kw: Any,
     ) -> Any:
         """`generate` for an event loop; with `stream` an async iterator. Cancelling it cancels the request."""
-        prompts, many = read_prompts(prompt)
-        params, constraint = _split(sampling, kw)
-        if stream:
-            if many or (params.n or 1) > 1:
-                raise InvalidValueError(_ONE_STREAM)
-            return self._astream(prompts[0], params, constraint)
-        handles = self._submit_all(prompts, params, constraint)
+        with undisturbed():  # a prompt may have a hundred thousand ids, and the collector would go through them all
+            prompts, many = read_prompts(prompt)
+            params, constraint = _split(sampling, kw)
+            if stream:
+                if many or (params.n or 1) > 1:
+                    raise InvalidValueError(_ONE_STREAM)
+                return self._astream(prompts[0], params, constraint)
+            handles = self._submit_all(prompts, params, constraint)
         with _cancelling(handles):
             await asyncio.gather(*(asyncio.wrap_future(h.future) for h in handles), return_exceptions=True)
         results = [_settled(handle, constraint, alone=not many) for handle in handles]
@@ -131,7 +135,7 @@ class DirectCalls:
             One `Score` per continuation, in order; log probabilities are natural logs.
         """
         prompts, many = read_prompts(prompt)
-        if many or isinstance(prompts[0], list):
+        if many or isinstance(prompts[0], IdList):
             raise InvalidValueError("score takes one prompt, as text or messages")
         texts = _checked_continuations(continuations)
         handle = self.submit_score(ScoreRequest(prompts[0], texts, score_end=(end,) * len(texts)))

@@ -9,7 +9,7 @@ oldest are forgotten first, and then count as never seen. Nothing here changes w
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ class DroppedStretches:
         self._most_tokens = most_tokens
         self._tokens = 0
         self._stretches: OrderedDict[int, _Stretch] = OrderedDict()
+        self._firsts: Counter[tuple[int, int]] = Counter()  # how many begin at a position with a token
 
     def __len__(self) -> int:
         """How many tokens are remembered."""
@@ -67,7 +68,7 @@ class DroppedStretches:
         They are forgotten, as they are computed again now; what was dropped behind them is remembered.
         """
         at = begin
-        while self._stretches and at < len(tokens):
+        while at < len(tokens) and (at, int(tokens[at])) in self._firsts:  # else no hash of all before it is needed
             key = _key(namespace, tokens, at)
             stretch = self._stretches.get(key)
             same = 0 if stretch is None or stretch.begin != at else _common(stretch.tokens, tokens[at:])
@@ -84,11 +85,16 @@ class DroppedStretches:
     def _put(self, key: int, stretch: _Stretch) -> None:
         self._forget(key)
         self._stretches[key] = stretch
+        self._firsts[stretch.begin, int(stretch.tokens[0])] += 1
         self._tokens += len(stretch.tokens)
 
     def _forget(self, key: int) -> None:
         stretch = self._stretches.pop(key, None)
         if stretch is not None:
+            first = (stretch.begin, int(stretch.tokens[0]))
+            self._firsts[first] -= 1
+            if not self._firsts[first]:
+                del self._firsts[first]
             self._tokens -= len(stretch.tokens)
 
 

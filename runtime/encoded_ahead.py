@@ -11,6 +11,7 @@ import threading
 from ..encode import PromptEncoder
 from ..errors import InvalidValueError
 from ..prompt import EncodedPrompt, Prompt
+from .id_reader import IdReader
 from .inputs import PromptInput
 from .token_buffer import IdList
 
@@ -43,16 +44,16 @@ class PromptIds:
             InvalidValueError: there are none, or one that the model does not have.
         """
         reencoded: tuple[str, ...] = ()
-        if isinstance(prompt, list):
-            ids = prompt if isinstance(prompt, IdList) else IdList(prompt)
-            if ids and ids.array.max() >= self._vocab_size:
+        if isinstance(prompt, (IdList, list)):
+            ids = prompt if isinstance(prompt, IdList) else IdReader().read(prompt)
+            if ids.most >= self._vocab_size:
                 raise InvalidValueError(
                     f"token id {max(ids)} in the prompt; this model's ids are below {self._vocab_size}"
                 )
         else:
             encoded = self._ahead.pop(prompt) or self._encoder.encode(prompt)
-            ids, reencoded = IdList(encoded.token_ids), encoded.reencoded
-        if not ids:
+            ids, reencoded = IdList.of(encoded.token_ids), encoded.reencoded
+        if not len(ids):
             raise InvalidValueError(
                 "the prompt is empty, and this tokenizer has no BOS token to start from; give it some text"
             )

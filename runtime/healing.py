@@ -27,6 +27,7 @@ from ..prompt import Generated, Prompt, Text, TurnBegin, TurnEnd
 from .detokenizer import TextStream
 from .request import Sequence
 from .spellings import PrefixMatcher, Spellings
+from .token_buffer import IdList
 
 if TYPE_CHECKING:
     from ..constraint import Constraint
@@ -77,7 +78,7 @@ class Healer:
         """The model's tokens by their bytes."""
         return Spellings.of(self._tokenizer, self._vocab_size)
 
-    def heal(self, prompt: Prompt | list[int], ids: Seq[int], sampling: SamplingParams) -> Healed | None:
+    def heal(self, prompt: Prompt | IdList | list[int], ids: Seq[int], sampling: SamplingParams) -> Healed | None:
         """What is to be spelled anew; None where nothing is.
 
         Args:
@@ -88,7 +89,7 @@ class Healer:
                 is generated, nothing is healed.
         """
         wanted = sampling.token_healing
-        if isinstance(prompt, list) or wanted is False or sampling.max_tokens == 0:
+        if isinstance(prompt, (IdList, list)) or wanted is False or sampling.max_tokens == 0:
             return None
         if wanted is None and sampling.logprob_start_len is not None:
             return None

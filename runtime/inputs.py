@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ..errors import InvalidValueError
 from ..prompt import Prompt, Text, TurnBegin, TurnEnd
+from .id_reader import IdReader
 from .token_buffer import IdList
 
 __all__ = ["PromptInput", "RawPrompt", "read_prompts"]
@@ -27,45 +26,40 @@ def read_prompts(value: Any) -> tuple[list[PromptInput], bool]:
     Raises:
         InvalidValueError: neither text, ids, messages nor a list of one of these; says what it is.
     """
+    reader = IdReader()
     if isinstance(value, str):
-        return [_read_one(value, "prompt")], False
+        return [_read_one(value, "prompt", reader)], False
     if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidValueError(f"prompt: {_WANTED}, not {type(value).__name__}")
-    if (ids := _ids(value, "prompt")) is not None:
+    if (ids := _ids(value, "prompt", reader)) is not None:
         return [ids], False
     if value and all(isinstance(x, Mapping) for x in value):
-        return [_read_one(value, "prompt")], False
-    found: list[PromptInput] = []
-    for i, x in enumerate(value):
-        like = found[-1] if found and isinstance(found[-1], IdList) else None
-        found.append(_read_one(x, f"prompt[{i}]", like))
-    return found, True
+        return [_read_one(value, "prompt", reader)], False
+    return [_read_one(x, f"prompt[{i}]", reader) for i, x in enumerate(value)], True
 
 
 _WANTED = "give text, token ids, messages, or a list of these"
 
 
-def _ids(values: Sequence[Any], where: str, like: IdList | None = None) -> IdList | None:
-    """The ids, where it is a list of integers and has any: a hundred thousand perhaps, many of them those of `like`."""
+def _ids(values: Sequence[Any], where: str, reader: IdReader) -> IdList | None:
+    """The ids, where it is a list of integers and has any."""
     if not (values and isinstance(values[0], int)):
         return None
     try:
-        ids = IdList(values, like)
+        ids = reader.read(values)
     except TypeError:
         return None
-    if any(isinstance(ids[i], bool) for i in np.flatnonzero(ids.array <= 1).tolist()):
-        return None
-    if ids.array.min() < 0:
+    if ids.least < 0:
         i = int((ids.array < 0).argmax())
         raise InvalidValueError(f"{where}[{i}]={ids[i]}: token ids are integers ≥ 0")
     return ids
 
 
-def _read_one(value: Any, where: str, like: IdList | None = None) -> PromptInput:
+def _read_one(value: Any, where: str, reader: IdReader) -> PromptInput:
     if isinstance(value, str):
         return (Text(value),)
     if isinstance(value, Sequence) and value and not isinstance(value, (bytes, bytearray, memoryview)):
-        if (ids := _ids(value, where, like)) is not None:
+        if (ids := _ids(value, where, reader)) is not None:
             return ids
         if all(isinstance(x, Mapping) for x in value):
             return _messages(value, where)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..errors import ContextLengthError, InvalidValueError
 from .batch import Runner
 from .request import Sequence
+from .token_buffer import IdList
 
 __all__ = ["check_fits", "longest"]
 
@@ -30,8 +31,8 @@ def check_fits(seq: Sequence, runner: Runner) -> None:
     length = len(seq.prompt_ids)
     if length == 0:
         raise InvalidValueError("the prompt has no tokens; give it at least one, such as BOS")
-    ids = seq.tokens.view(0, length)
-    low, high = int(ids.min()), int(ids.max())
+    ids = seq.prompt_ids if isinstance(seq.prompt_ids, IdList) else IdList(seq.tokens.view(0, length).copy())
+    low, high = ids.least, ids.most
     if low < 0 or high >= runner.vocab_size:
         wrong = low if low < 0 else high
         raise InvalidValueError(f"the prompt has the token id {wrong}; ids are 0 to {runner.vocab_size - 1}")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..errors import InvalidValueError, ModelError
-from .batch import RowUpdate
+from .batch import TRASH_SLOT, RowUpdate, StepBatch
 from .models.config import ModelConfig
 
 __all__ = [
@@ -35,8 +35,16 @@ ALIGNMENT = 16
 """Bytes; kernels load that many at once."""
 LONG_UPDATE = 4096
 """Page-table entries from which on their places are worked out on the device."""
+LEAST_COPIED = 1 << 14
+"""Entries that several rows get alike from which on they are copied on the device: a launch takes as long as sending
+fewer."""
 CPU_KV_BYTES = 4 << 30
 """Most bytes of keys and values on a CPU."""
+
+_NO_SLOTS, _NO_PLACES = np.empty(0, np.int32), np.empty(0, np.int64)
+
+_Copies: TypeAlias = dict[tuple[int, int, int], list[int]]
+"""(row, start, number of entries) → the rows that get them, too."""
 
 
 def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
@@ -113,27 +121,65 @@ class KVCache:
         self.values = [_zeros(shape, dtype, device) for _ in range(config.layers)]
         self.page_table = _zeros((num_rows, context_length), torch.int32, device)
 
-    def update(self, updates: Sequence[RowUpdate]) -> None:
+    def update(self, updates: Sequence[RowUpdate], step: StepBatch | None = None) -> None:
         """Writes page-table entries (changes the table).
+
+        Args:
+            updates: entries, by row.
+            step: a step whose own tokens get theirs, too; its indices lie within their bounds.
 
         Raises:
             InvalidValueError: a row, position or slot outside its bounds; nothing is written then.
         """
+        where, what = self._own_entries(step)
         if not updates:
+            if len(where):
+                self.page_table.view(-1).index_copy_(0, *upload_together((where, what), self.device))
             return
-        rows, starts, parts = zip(*updates)
-        counts = np.fromiter(map(len, parts), np.int64, len(parts))
-        slots = np.concatenate(parts).astype(np.int32, copy=False)
-        cells = np.array(rows, np.int64) * self.context_length + np.array(starts, np.int64)
-        self._check(updates, np.array(rows), np.array(starts), counts, slots)
-        first = cells - np.cumsum(counts) + counts  # of each entry, less the number of its first slot among all
+        copies, sent = _copied(updates)
+        rows = np.array([entry.row for entry in sent], np.int64)
+        starts = np.array([entry.start for entry in sent], np.int64)
+        counts = np.array([len(entry.slots) for entry in sent], np.int64)
+        slots = np.concatenate([_NO_SLOTS, *(entry.slots for entry in sent)]).astype(np.int32, copy=False)
+        self._check(updates, rows, starts, counts, slots, copies)
+        # Of each entry, its place in the table less the number of its first slot among all.
+        first = rows * self.context_length + starts - np.cumsum(counts) + counts
+        self._write(slots, first, counts, where, what, copies)
+
+    def _own_entries(self, step: StepBatch | None) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Places in the table, and the slots, of a step's tokens, without those that go to no slot of their own."""
+        if step is None:
+            return _NO_PLACES, _NO_SLOTS
+        where = np.repeat(step.rows.astype(np.int64) * self.context_length, step.q_lens) + step.positions
+        what = step.slots.astype(np.int32)
+        owned = what != TRASH_SLOT
+        return (where, what) if owned.all() else (where[owned], what[owned])
+
+    def _write(
+        self,
+        slots: NDArray[np.int32],
+        first: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        where: NDArray[np.int64],
+        what: NDArray[np.int32],
+        copies: _Copies,
+    ) -> None:
+        """Sends entries by one copy, then copies rows on the device."""
+        table = self.page_table.view(-1)
+        targets = [np.array(target, np.int64) for target in copies.values()]
         if len(slots) < LONG_UPDATE:
-            where, what = upload_together((np.repeat(first, counts) + np.arange(len(slots)), slots), self.device)
+            where = np.concatenate((np.repeat(first, counts) + np.arange(len(slots)), where))
+            places, values, *rows = upload_together((where, np.concatenate((slots, what)), *targets), self.device)
         else:  # a third of the bytes to pack and send
-            what, begins, sizes = upload_together((slots, first, counts), self.device)
-            where = torch.repeat_interleave(begins, sizes, output_size=len(slots))
-            where += torch.arange(len(slots), device=self.device)
-        self.page_table.view(-1).index_copy_(0, where, what)
+            many, begins, sizes, places, values, *rows = upload_together(
+                (slots, first, counts, where, what, *targets), self.device
+            )
+            begins = torch.repeat_interleave(begins, sizes, output_size=len(slots))
+            table.index_copy_(0, begins + torch.arange(len(slots), device=self.device), many)
+        table.index_copy_(0, places, values)
+        for (like, start, count), those in zip(copies, rows):
+            columns = self.page_table[:, start : start + count]
+            columns.index_copy_(0, those, columns[like].clone().expand(len(those), count))  # no overlap is allowed
 
     def _check(
         self,
@@ -142,10 +188,15 @@ class KVCache:
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         slots: NDArray[np.int32],
+        copies: _Copies,
     ) -> None:
         """All at once; where something is wrong, one by one to say what."""
         inside = (rows >= 0) & (rows < self.num_rows) & (starts >= 0) & (starts + counts <= self.context_length)
-        if not inside.all() or (len(slots) and not (slots.min() >= 0 and slots.max() < self.num_slots)):
+        fits = inside.all() and not (len(slots) and (slots.min() < 0 or slots.max() >= self.num_slots))
+        for (like, start, count), targets in copies.items():
+            ends = start >= 0 and start + count <= self.context_length
+            fits = fits and ends and min(like, *targets) >= 0 and max(like, *targets) < self.num_rows
+        if not fits:
             for entry in updates:
                 self._check_one(entry)
 
@@ -156,11 +207,27 @@ class KVCache:
                 f"page-table update of row {entry.row}, positions {entry.start} to {end}, is outside the table of "
                 f"{self.num_rows} rows and {self.context_length} positions"
             )
+        if entry.like >= self.num_rows:
+            raise InvalidValueError(
+                f"page-table update of row {entry.row} is to be like row {entry.like}; there are {self.num_rows}"
+            )
         if len(entry.slots) and not (entry.slots.min() >= 0 and entry.slots.max() < self.num_slots):
             raise InvalidValueError(
                 f"page-table update of row {entry.row} names slots {entry.slots.min()} to {entry.slots.max()}; "
                 f"there are {self.num_slots}"
             )
+
+
+def _copied(updates: Sequence[RowUpdate]) -> tuple[_Copies, Sequence[RowUpdate]]:
+    """What is copied, and the updates that are sent."""
+    groups: _Copies = {}
+    for row, start, slots, like in updates:
+        if like >= 0:
+            groups.setdefault((like, start, len(slots)), []).append(row)
+    copies = {key: rows for key, rows in groups.items() if key[2] * len(rows) >= LEAST_COPIED}
+    if not copies:
+        return copies, updates
+    return copies, [update for update in updates if (update.like, update.start, len(update.slots)) not in copies]
 
 
 def bytes_per_slot(config: ModelConfig, dtype: torch.dtype) -> int:

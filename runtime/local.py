@@ -184,7 +184,7 @@ class LocalRuntime(DirectCalls):
         room = self._runner.context_length - len(ids)
         check_budget(sampling, constraint, self._grammars.vocabulary, room=room, crossing=healed is not None)
         if healed is not None:
-            ids = IdList(healed.ids)
+            ids = IdList.of(healed.ids)
             constraint = None if constraint is None else healed.constrained(constraint)
         samples = resolve_sampling(
             sampling,

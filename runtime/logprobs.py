@@ -24,7 +24,11 @@ from .sampler import top_entries
 __all__ = ["Found", "Top", "look_up"]
 
 Tensor = torch.Tensor
+
 Index = NDArray[np.intp]
+
+_HOST = torch.device("cpu")
+"""Where what nobody asks for is made: on the device it would be a launch and a copy back in every step."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,12 @@ def look_up(
         vocab: alternatives are listed below this id only.
         chunk: most rows at once.
     """
-    device = sampled.device
-    found = Found(
-        torch.full((len(batch.rows),), torch.nan, device=device),
-        torch.empty(len(batch.query_rows), device=device),
-        torch.empty(len(batch.end_rows), device=device),
-    )
     wanted = np.flatnonzero(batch.want_logprobs | (batch.top_logprobs > 0))
+    found = Found(
+        torch.full((len(batch.rows),), torch.nan, device=sampled.device if len(wanted) else _HOST),
+        torch.empty(len(batch.query_rows), device=sampled.device if len(batch.query_rows) else _HOST),
+        torch.empty(len(batch.end_rows), device=sampled.device if len(batch.end_rows) else _HOST),
+    )
     rows = np.unique(np.concatenate((batch.rows[wanted], batch.query_rows, batch.end_rows)))
     for first in range(0, len(rows), chunk):
         part = rows[first : first + chunk]

@@ -153,7 +153,7 @@ class ModelRunner:
         with torch.inference_mode(), self._exactly():
             if self._clock is not None:
                 self._clock.forward_begins()
-            self._kv.update(batch.updates)
+            self._kv.update(batch.updates, batch)
             if self._graphs is not None and self._graphs.takes(batch):
                 replayed = self._graphs.run(batch)
                 if replayed is not None:
@@ -245,15 +245,13 @@ class ModelRunner:
             raise InvalidValueError("a step needs as many rows as q_lens and kv_lens, and at least one")
         if not (int(batch.q_lens.sum()) == num_tokens == len(batch.positions) == len(batch.slots)):
             raise InvalidValueError(f"q_lens sum to {int(batch.q_lens.sum())}, but the step has {num_tokens} tokens")
-        _bounds("q_lens", batch.q_lens, 1, num_tokens + 1)
-        _bounds("kv_lens - q_lens", batch.kv_lens - batch.q_lens, 0, self.context_length)
-        _bounds("kv_lens", batch.kv_lens, 1, self.context_length + 1)
-        _bounds("positions", batch.positions, 0, self.context_length)
-        _bounds("rows", batch.rows, 0, self.num_rows)
-        _bounds("slots", batch.slots, 0, self.num_slots)
-        _bounds("token_ids", batch.token_ids, -self.num_rows, self.vocab_size)
+        tokens = np.array((batch.token_ids, batch.positions, batch.slots))
+        rows = np.array((batch.rows, batch.q_lens, batch.kv_lens, batch.kv_lens - batch.q_lens))
+        context = self.context_length
+        _bounds_of(_OF_ROWS, rows, (0, 1, 1, 0), (self.num_rows, num_tokens + 1, context + 1, context))
+        _bounds_of(_OF_TOKENS, tokens, (-self.num_rows, 0, 0), (self.vocab_size, context, self.num_slots))
         _bounds("logit_rows", batch.logit_rows, 0, num_tokens)
-        if (np.diff(batch.logit_rows) <= 0).any():
+        if (batch.logit_rows[1:] <= batch.logit_rows[:-1]).any():
             raise InvalidValueError("logit_rows must increase")
 
     def _check_sample(self, output: StepOutput, batch: SampleBatch) -> None:
@@ -334,6 +332,20 @@ def _to_host(tensor: Tensor) -> Tensor:
     if not tensor.is_cuda:
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+_OF_ROWS = ("rows", "q_lens", "kv_lens", "kv_lens - q_lens")
+_OF_TOKENS = ("token_ids", "positions", "slots")
+
+
+def _bounds_of(
+    names: Sequence[str], arrays: NDArray[np.signedinteger], lows: Sequence[int], highs: Sequence[int]
+) -> None:
+    """`_bounds` of each line of a table that has columns, by two calls of numpy where nothing is wrong."""
+    least, most = np.minimum.reduce(arrays, 1).tolist(), np.maximum.reduce(arrays, 1).tolist()
+    for name, array, low, high, lowest, highest in zip(names, arrays, lows, highs, least, most):
+        if lowest < low or highest >= high:
+            _bounds(name, array, low, high)
 
 
 def _bounds(name: str, array: NDArray[np.signedinteger], low: int, high: int) -> None:

@@ -1,7 +1,7 @@
 """Where the keys and values of each sequence are: its row, its slots, its place in the tree.
 
 In: what the scheduler decided (attach, grow, decode, release). Out: slots for a step, and the page-table entries that
-the step has to write first (`take_updates`).
+the step has to write first (`take_updates`), without those of its own tokens' slots: these the step itself says.
 
 Who has what, and when it changes hands:
 
@@ -12,6 +12,9 @@ Who has what, and when it changes hands:
     release     [tree_len, kv_len): `own_slots` → tree, where it lacks them; those it has → pool, and so that of a
                 token which was never read. The row is over, so nothing points at a slot that is freed here, but the
                 step in flight: whoever gets the slot writes it in a later one. Then the lock goes, and the row is free.
+
+A path that the row of a running sequence shows is not sent again to the rows of others: they are said to be like it
+(`RowUpdate.like`), which holds until that sequence is released, as the path is locked so long.
 
 With `prefix_cache=False` there is no tree: everything is owned, and freed at the end.
 """
@@ -52,6 +55,9 @@ class Placement:
         self.tree = RadixCache(self.leases.need if config.leases else None, self.dropped)
         self.free_rows = list(range(min(num_rows, config.max_running)))[::-1]
         self.updates: list[RowUpdate] = []  # not yet part of a step
+        # A node whose path was written to the row of a sequence that runs: it stays there as long, being locked.
+        self._row_of: dict[Node, int] = {}
+        self._node_of: dict[int, Node] = {}
         self._config = config
 
     @property
@@ -91,7 +97,7 @@ class Placement:
         if seq.first_step_at is None:
             seq.first_step_at = time.monotonic()
         if len(slots):
-            self.updates.append(RowUpdate(seq.row, 0, slots))
+            self._show(seq, slots)
         if seq.node is not None:
             reach = self.dropped.take(namespace_of(seq), seq.tokens.view(0, seq.prefill_end), seq.tree_len)
             seq.dropped_to = max(seq.dropped_to, reach)
@@ -105,7 +111,7 @@ class Placement:
         if len(slots):
             self.tree.lock(node)
             self.tree.unlock(seq.node)
-            self._update_row(seq, slots)
+            self.updates.append(RowUpdate(seq.row, seq.kv_len, slots))
             seq.node, seq.tree_len = node, seq.tree_len + len(slots)
             _skip(seq)
 
@@ -115,7 +121,6 @@ class Placement:
         if seq.node is None:
             return self.decode([seq], [count])[0]
         slots = self._take(count)
-        self._update_row(seq, slots)
         child = self.tree.extend(seq.node, seq.tokens.view(seq.kv_len, seq.kv_len + count), slots)
         self.tree.lock(child)
         self.tree.unlock(seq.node)
@@ -129,10 +134,8 @@ class Placement:
         shares, done = [], 0
         for seq, count in zip(sequences, counts):
             end = done + count
-            share = slots[done:end]
-            self._update_row(seq, share)
+            shares.append(slots[done:end])
             seq.own_slots += numbers[done:end]
-            shares.append(share)
             done = end
         return shares
 
@@ -148,6 +151,7 @@ class Placement:
             self.tree.unlock(seq.node)
             self.pool.give_back(unread)
         self.pool.give_back(own)
+        self._forget_row(seq.row)
         self.free_rows.append(seq.row)
         seq.row, seq.node, seq.tree_len, seq.own_slots = -1, None, 0, []
         seq.chain, seq.chain_key = (), (None, -1)
@@ -194,8 +198,31 @@ class Placement:
     def _needed_less(self, demand: Demand | None) -> None:
         self.tree.reconsider(None if demand is None else (demand.namespace, demand.tokens))
 
-    def _update_row(self, seq: Sequence, slots: Slots) -> None:
-        self.updates.append(RowUpdate(seq.row, seq.kv_len, slots))
+    def _show(self, seq: Sequence, slots: Slots) -> None:
+        """Writes the path of the sequence's node to its row: like another row as far as that shows the same path."""
+        assert seq.node is not None
+        alike, at = len(slots), seq.node
+        while at not in self._row_of and at.parent is not None:
+            alike, at = alike - len(at), at.parent
+        if alike:
+            self.updates.append(RowUpdate(seq.row, 0, slots[:alike], self._row_of[at]))
+        else:  # only of these rows: what is like another row is written after them, and never like such a row again
+            self._row_of[seq.node] = seq.row
+            self._node_of[seq.row] = seq.node
+        if alike < len(slots):
+            self.updates.append(RowUpdate(seq.row, alike, slots[alike:]))
+
+    def _forget_row(self, row: int) -> None:
+        """The row is nobody's: what is not written of it yet is wanted no more, and no other row is like it."""
+        node = self._node_of.pop(row, None)
+        if node is not None:
+            del self._row_of[node]
+        if self.updates:
+            self.updates = [
+                update if update.like != row else update._replace(like=-1)
+                for update in self.updates
+                if update.row != row
+            ]
 
 
 def _chain(path: list[Node]) -> Chain:

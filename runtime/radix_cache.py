@@ -33,7 +33,8 @@ __all__ = ["Match", "Namespace", "Node", "RadixCache", "Tokens"]
 
 
 class Match(NamedTuple):
-    """Attributes: the node where the cached prefix ends, and the slots from the start of the search to there."""
+    """Attributes: the node where the cached prefix ends, and the slots from the start of the search to there, which
+    nobody may write to: they may be the node's own."""
 
     node: Node
     slots: Slots
@@ -81,7 +82,7 @@ class RadixCache:
             node.last_used = self._clock
             slots.append(node.slots)
             done += common
-        return Match(node, np.concatenate(slots) if slots else EMPTY)
+        return Match(node, slots[0] if len(slots) == 1 else np.concatenate(slots) if slots else EMPTY)
 
     def peek(self, namespace: Namespace, tokens: Tokens) -> tuple[int, int]:
         """(length of the cached prefix, serial of the node it ends in); no change of state."""

@@ -13,6 +13,7 @@ import enum
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -192,7 +193,7 @@ class Sequence:
         [0, dropped_to)    were in the cache before this sequence, as far as is known.
     """
 
-    prompt_ids: list[int]
+    prompt_ids: Seq[int]
     sampling: ResolvedSampling
     listener: Listener
     sink: TextSink | None = None

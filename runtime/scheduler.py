@@ -66,7 +66,7 @@ class Plan:
 
     Attributes:
         works: in the order of the batch.
-        updates: page-table entries to write before it.
+        updates: page-table entries to write before it, beside those of the tokens that run.
         chains: of each work's sequence, the radix nodes that show its prefix.
         done: sequences that turned out to have nothing left to run; they only need to be finished.
         ahead: whether it is planned before the last step's tokens are known; nobody is preempted then.
@@ -150,6 +150,9 @@ class Scheduler:
         Every token that was sampled is known.
         """
         plan = Plan(budget=self.config.prefill_chunk)
+        if not (self.running or self.waiting):  # as after the last results, which somebody waits for
+            self._stalled_steps = 0
+            return plan
         self.waiting.new_step()
         while True:
             self._plan_step(plan)
@@ -193,6 +196,8 @@ class Scheduler:
         wanting = [
             (seq, more) for seq in self.running if seq.pos >= seq.prefill_end and (more := seq.target() - seq.pos) > 0
         ]
+        if not wanting:
+            return
         most = self.config.forced_chunk if len(wanting) > 1 else self.config.prefill_chunk
         decoding = [seq for seq, _ in wanting]
         counts = [1] * len(wanting)

@@ -5,68 +5,81 @@ In: a prompt as a list, then ids as they come. Out: int32 views of any stretch, 
 
 from __future__ import annotations
 
-import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["IdList", "TokenBuffer"]
 
-_BLOCK = 1024
-"""Ids that are compared at once."""
 
-
-class IdList(list[int]):
-    """Ids as a list, and the same as an array: what is asked of a hundred thousand of them is asked of the array.
+class IdList(Sequence[int]):
+    """Ids of a prompt, which never change, as an array: what is asked of a hundred thousand of them is asked of that.
 
     Args:
-        ids: integers.
-        like: ids that these may begin with; what is common need not be read again.
+        array: int32, or int64 where an id is too large for any model; nobody may write to it.
+        exact: the ids, where the array does not hold them as they are.
 
     Attributes:
-        array: int32, or int64 where an id is too large for any model; nobody may write to it.
-
-    Raises:
-        TypeError: one of them is no integer.
+        least, most: of the array; 0 and -1 where it is empty.
     """
 
-    __slots__ = ("array",)
+    __slots__ = ("_exact", "array", "least", "most")
 
-    def __init__(self, ids: Sequence[int], like: IdList | None = None) -> None:
-        super().__init__(ids)
-        same = 0 if like is None else self._common(like)
-        try:
-            # Reads a list of integers faster than numpy and the array module do.
-            read = np.frombuffer(struct.pack(f"{len(self) - same}i", *self[same:] if same else self), dtype=np.intc)
-        except struct.error:
-            read = np.array([max(-1, min(operator.index(i), 1 << 62)) for i in self[same:]], dtype=np.int64)
-        self.array: NDArray[np.signedinteger] = read
-        if like is not None and same:
-            self.array = np.concatenate((like.array[:same], read))
+    def __init__(self, array: NDArray[np.signedinteger], exact: list[int] | None = None) -> None:
+        self.array = array
+        self.array.flags.writeable = False
+        self.least, self.most = (int(array.min()), int(array.max())) if len(array) else (0, -1)
+        self._exact = exact
 
-    def _common(self, like: IdList) -> int:
-        """How many ids are surely the same from the first on, in whole blocks.
+    @classmethod
+    def of(cls, ids: Sequence[int]) -> IdList:
+        """Ids of a tokenizer."""
+        return cls(np.frombuffer(struct.pack(f"{len(ids)}i", *ids), dtype=np.intc))
 
-        Lists that were made of one another share their integers, and compare at a glance. A sum is an `int` only where
-        everything in it is one: 3.0 equals 3, too.
-        """
-        at = 0
-        while (block := self[at : at + _BLOCK]) and block == like[at : at + _BLOCK] and type(sum(block)) is int:
-            at += len(block)
-        return at
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if self._exact is not None:
+            return self._exact[index]
+        found = self.array[index]
+        return found.tolist() if isinstance(index, slice) else int(found)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(int, self.array) if self._exact is None else iter(self._exact)  # one by one: few look at all
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        return f"<IdList of {len(self)} ids>"
 
 
 class TokenBuffer:
-    """An int32 array with room at its end; appending is amortised O(1). Tokens once written never change."""
+    """An int32 array with room at its end; appending is amortised O(1). Tokens once written never change.
+
+    A prompt's array is used as it is until a token comes behind it, which then finds no room and has all copied: so a
+    prompt that waits, or starts a step, costs nothing here however long it is.
+    """
 
     __slots__ = ("_data", "_length")
 
     def __init__(self, ids: Sequence[int]) -> None:
-        self._length = len(ids)
-        self._data: NDArray[np.int32] = np.empty(max(16, self._length + self._length // 4), dtype=np.int32)
-        self._data[: self._length] = ids.array if isinstance(ids, IdList) else ids
+        self._data: NDArray[np.int32]
+        if isinstance(ids, IdList):
+            self._data = ids.array.astype(np.int32, copy=False)
+        else:
+            self._data = np.array(ids, dtype=np.int32)
+        self._length = len(self._data)
 
     def __len__(self) -> int:
         return self._length
@@ -74,17 +87,23 @@ class TokenBuffer:
     def append(self, token_id: int) -> None:
         """Adds one id."""
         if self._length == len(self._data):
-            self._data = np.concatenate([self._data, np.empty_like(self._data)])
+            self._make_room(1)
         self._data[self._length] = token_id
         self._length += 1
 
     def extend(self, ids: Sequence[int]) -> None:
         """Adds several ids."""
         end = self._length + len(ids)
-        while end > len(self._data):
-            self._data = np.concatenate([self._data, np.empty_like(self._data)])
+        if end > len(self._data):
+            self._make_room(len(ids))
         self._data[self._length : end] = ids
         self._length = end
+
+    def _make_room(self, count: int) -> None:
+        """A larger array, for that many more at least; views keep the old one."""
+        grown = np.empty(self._length + max(count, self._length // 4, 64), dtype=np.int32)
+        grown[: self._length] = self._data[: self._length]
+        self._data = grown
 
     def view(self, start: int, end: int) -> NDArray[np.int32]:
         """The ids at [start, end), as a view that later appends leave as it is."""

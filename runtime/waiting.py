@@ -208,6 +208,8 @@ class WaitingQueue:
     def _ranked_window(self) -> list[Sequence]:
         priority = self._singles[0].priority
         window = [seq for seq in self._singles[: self._config.match_window] if seq.priority == priority]
+        if len(window) == 1:
+            return window
         ranked = []
         for seq in window:
             length, node = self._peek(seq)

@@ -110,6 +110,15 @@ class FakeRunner:
         assert len(self.unread) <= self.asynchronous, "a step is launched before the one before the last was read"
         for update in batch.updates:
             self.table[update.row, update.start : update.start + len(update.slots)] = update.slots
+        written = [(u.row, position) for u in batch.updates for position in range(u.start, u.start + len(u.slots))]
+        assert len(set(written)) == len(written), "two updates of a step write an entry"
+        for update in batch.updates:
+            if update.like >= 0:
+                like = self.table[update.like, update.start : update.start + len(update.slots)]
+                assert np.array_equal(like, update.slots), f"row {update.like} is not like row {update.row}"
+        rows = np.repeat(batch.rows, batch.q_lens)
+        own = batch.slots != TRASH_SLOT
+        self.table[rows[own], batch.positions[own]] = batch.slots[own]
         with np.errstate(over="ignore"):
             hidden = self._layers(batch)
         return [_logits(int(hidden[row])) for row in batch.logit_rows]

@@ -9,36 +9,69 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from radicel.errors import InvalidValueError
+from radicel.runtime.id_reader import IdReader
 from radicel.runtime.inputs import read_prompts
-from radicel.runtime.token_buffer import IdList
+from radicel.runtime.token_buffer import IdList, TokenBuffer
 
 LONG = [(7 * i) % 50_000 for i in range(3000)]
 
 
-@given(common=st.integers(0, 3000), own=st.lists(st.integers(0, 2**31 - 1), max_size=5), shorter=st.integers(0, 3000))
-def test_an_array_made_after_another_list_is_that_of_its_own_ids(common: int, own: list[int], shorter: int) -> None:
-    like = IdList(LONG[: 3000 - shorter])
+def readers() -> tuple[IdReader, IdReader]:
+    """One that has read nothing, and one that has read a long prompt."""
+    second = IdReader()
+    second.read(LONG)
+    return IdReader(), second
+
+
+@given(common=st.integers(0, 3000), own=st.lists(st.integers(0, 2**31 - 1), max_size=5), before=st.integers(0, 3000))
+def test_what_is_read_after_another_prompt_is_its_own_ids(common: int, own: list[int], before: int) -> None:
+    reader = IdReader()
+    reader.read(LONG[: 3000 - before])
     ids = LONG[:common] + own
-    found = IdList(ids, like)
-    assert found == ids
+    found = reader.read(ids)
+    assert list(found) == ids
     assert found.array.tolist() == ids
     assert found.array.dtype == np.int32
 
 
-def test_ids_too_large_for_a_model_are_kept_as_large_ones_and_negative_ones_as_negative() -> None:
-    for like in (None, IdList(LONG)):
-        found = IdList([*LONG, 1 << 40, 1 << 80, -3], like)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3000), st.integers(0, 99)), max_size=20))
+def test_prompts_of_several_families_are_read_as_when_each_comes_alone(made: list[tuple[int, int, int]]) -> None:
+    reader = IdReader()
+    for family, length, end in made:
+        ids = [family, *LONG[:length], end]
+        assert reader.read(ids).array.tolist() == ids
+
+
+def test_ids_too_large_for_a_model_are_kept_as_they_are() -> None:
+    for reader in readers():
+        found = reader.read([*LONG, 1 << 40, 1 << 80, -3])
         assert found.array.tolist() == [*LONG, 1 << 40, 1 << 62, -1]
+        assert list(found) == [*LONG, 1 << 40, 1 << 80, -3]
+        assert (found[-2], found[-3:]) == (1 << 80, [1 << 40, 1 << 80, -3])
 
 
-@pytest.mark.parametrize("wrong", [35.0, "7", None, float("nan")])
-def test_what_is_no_integer_is_refused_also_where_it_equals_one(wrong: Any) -> None:
-    for like in (None, IdList(LONG)):
+@pytest.mark.parametrize("place", [5, 2999])
+@pytest.mark.parametrize(
+    "like", [lambda i: float(i), lambda i: str(i), lambda i: None, lambda i: float("nan"), complex]
+)
+def test_what_is_no_integer_is_refused_also_where_it_equals_one(place: int, like: Any) -> None:
+    for reader in readers():
         ids: list[Any] = list(LONG)
-        place = 5
-        ids[place] = wrong
+        ids[place] = like(ids[place])
         with pytest.raises(TypeError):
-            IdList(ids, like)
+            reader.read(ids)
+
+
+@pytest.mark.parametrize("place", [0, 5, 1500])
+def test_a_bool_is_refused_also_where_it_equals_an_id(place: int) -> None:
+    ids: list[int] = list(LONG)
+    ids[place] = 1
+    for reader in readers():
+        reader.read(ids)
+        with pytest.raises(TypeError):
+            reader.read([*ids[:place], True, *ids[place + 1 :]])
+    with pytest.raises(TypeError):
+        IdReader().read([True, 1 << 40])
 
 
 def test_prompts_that_begin_alike_are_read_as_when_they_come_alone() -> None:
@@ -51,6 +84,34 @@ def test_prompts_that_begin_alike_are_read_as_when_they_come_alone() -> None:
             read_prompts([LONG, wrong])
 
 
-def test_numpy_integers_are_ids() -> None:
-    assert IdList([np.int64(5), 3], IdList(LONG)).array.tolist() == [5, 3]
-    assert IdList([np.int64(i) for i in LONG], IdList(LONG)).array.tolist() == LONG
+def test_numpy_integers_and_other_sequences_are_ids() -> None:
+    for reader in readers():
+        assert reader.read([np.int64(5), 3]).array.tolist() == [5, 3]
+        assert reader.read([np.int64(i) for i in LONG]).array.tolist() == LONG
+        assert reader.read(tuple(LONG)).array.tolist() == LONG
+        assert reader.read(range(2000)).array.tolist() == list(range(2000))
+
+
+def test_what_was_read_does_not_change_with_the_caller_s_list() -> None:
+    mine = LONG + [4]
+    found, _ = read_prompts([mine, mine])
+    mine[0], mine[-1] = 9, 8
+    mine.append(7)
+    assert [list(ids) for ids in found] == [LONG + [4]] * 2
+    with pytest.raises(ValueError, match="read-only"):
+        found[1].array[0] = 3  # type: ignore[union-attr]
+
+
+def test_a_sequence_has_the_array_of_its_prompt_until_a_token_comes() -> None:
+    ids = IdList.of(LONG)
+    buffer = TokenBuffer(ids)
+    assert np.shares_memory(buffer.view(0, 3000), ids.array)
+    view = buffer.view(0, 3000)
+    buffer.append(5)
+    buffer.extend(list(range(5000)))
+    assert buffer.view(0, len(buffer)).tolist() == [*LONG, 5, *range(5000)]
+    assert view.tolist() == LONG
+    mine = np.array([1, 2], np.int32)
+    buffer = TokenBuffer(mine)  # type: ignore[arg-type]
+    mine[0] = 7
+    assert buffer[0] == 1

@@ -284,17 +284,6 @@ def test_arrays_that_go_up_together_come_out_as_they_were() -> None:
         assert view.storage_offset() * view.element_size() % kv_cache.ALIGNMENT == 0
 
 
-def test_page_table_updates(tiny_llama: Path) -> None:
-    cache = KVCache(
-        model_config(tiny_llama), num_slots=50, num_rows=3, context_length=6, device=CPU, dtype=torch.float32
-    )
-    assert [tuple(keys.shape) for keys in cache.keys] == [(50, 2, 8)] * 3
-    assert all((tensor == 0).all() for tensor in (*cache.keys, *cache.values, cache.page_table))
-    cache.update([RowUpdate(1, 2, _row(7, 8)), RowUpdate(2, 0, _row(49)), RowUpdate(0, 0, _row())])
-    cache.update([RowUpdate(1, 3, _row(9, 10, 11))])
-    assert cache.page_table.tolist() == [[0] * 6, [0, 0, 7, 9, 10, 11], [49, 0, 0, 0, 0, 0]]
-
-
 def test_slots_that_fit_a_cpu(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = model_config(tiny_llama)
     assert bytes_per_slot(config, torch.float32) == 3 * 2 * 2 * 8 * 4
