@@ -74,11 +74,13 @@ class RaggedBlocks:
         many: for more tiles than the device runs at once.
         few: for fewer.
         long: for many that see thousands of positions.
+        runs: for such where most of the slots follow one another; None where `long` does.
     """
 
     many: Blocks
     few: Blocks
     long: Blocks
+    runs: Blocks | None = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ RAGGED: dict[tuple[int, int], RaggedBlocks] = {
     (2, 128): RaggedBlocks(
         many=Blocks(128, 64, 8, 2, registers=128),
         few=Blocks(128, 64, 8, 3, ahead=True),
-        long=Blocks(128, 128, 8, 3, ahead=True, run=128),
+        long=Blocks(128, 128, 8, 3, ahead=True),
+        runs=Blocks(128, 32, 8, 2, registers=128, run=64, run_stages=2),
     ),
     (2, 256): RaggedBlocks(Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3), Blocks(64, 64, 8, 3)),
     (4, 64): RaggedBlocks(Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2), Blocks(32, 32, 4, 2)),

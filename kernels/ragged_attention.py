@@ -128,7 +128,9 @@ def ragged_attention(
         per_tile = tile_queries(q.shape[1] // k_cache.shape[1], q.shape[2], q.dtype)
         tiles = query_tiles((q_starts[1:] - q_starts[:-1]).tolist(), per_tile).to(q.device)
     many = len(tiles) * k_cache.shape[1] > 4 * multiprocessors(q.device)
-    blocks = choice.long if many and long else choice.many if many else choice.few
+    blocks = choice.few if not many else choice.many if not long else choice.long
+    if many and long and runs is not None and choice.runs is not None:
+        blocks = choice.runs
     return ragged_launch(
         q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, window, softcap, tiles, out, blocks, runs
     )

@@ -197,7 +197,8 @@ def ragged_attention(
         out: [T, heads, d], changed; a new tensor without it.
         long: whether a query sees thousands of positions (for a kernel to choose its tiles by).
         runs: int32 [B, 3], of each sequence a first position, an end, and the slot of the first: between them, slots
-            follow one another (for a kernel to fetch many at once; the page table says as much).
+            follow one another (for a kernel to fetch many at once; the page table says as much). None where this is
+            not so for most.
 
     Returns:
         `out`, in the dtype of `q`.

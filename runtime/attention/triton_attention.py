@@ -37,6 +37,8 @@ MERGES = 64
 """Most partial results of a row."""
 LONG = 4096
 """Positions that a query of the long rows sees on average from which on tiles for long contexts are faster."""
+IN_RUNS = 0.75
+"""Share of what the queries see that must lie in slots that follow one another, for tiles made for such."""
 FIXED_TOKENS = 512
 """Most tokens of a step with many tokens a row whose metadata stay where they are."""
 FIXED_ROWS = 32
@@ -298,19 +300,22 @@ class TritonAttention:
         return self._plans[queries]
 
     def _ragged_of(self, batch: StepBatch, starts: NDArray[np.int32], long_rows: NDArray[np.intp]) -> Ragged:
+        counts = batch.q_lens[long_rows].astype(np.int64)
+        seen = (batch.kv_lens[long_rows] - counts // 2) * counts
+        long = int(seen.sum()) > LONG * int(counts.sum())
+        found = _runs(batch, long_rows) if long else np.zeros((0, 3), np.int32)
         rows, begins, lens, tiles, runs = upload_together(
             (
                 batch.rows,
                 np.append(starts, np.int32(batch.num_tokens)),
                 batch.kv_lens,
                 self._tiles(batch, long_rows),
-                _runs(batch, long_rows),
+                found,
             ),
             self.device,
         )
-        counts = batch.q_lens[long_rows].astype(np.int64)
-        seen = int(((batch.kv_lens[long_rows] - counts // 2) * counts).sum())
-        return Ragged(rows, begins, lens, tiles, long=seen > LONG * int(counts.sum()), runs=runs)
+        in_runs = long and int(((found[:, 1] - found[:, 0])[long_rows] * counts).sum()) > IN_RUNS * int(seen.sum())
+        return Ragged(rows, begins, lens, tiles, long=long, runs=runs if in_runs else None)
 
     def _tiles(self, batch: StepBatch, long_rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """[N, 2], sequence and first query of each tile of these rows."""
