@@ -18,8 +18,8 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from . import reference_fixed
+from .attend import attend_block, load_slots
 from .launch import RAGGED, padded, supported
-from .ragged_attention import attend_block, load_slots
 
 __all__ = ["fixed_attention", "fixed_tiles", "tile_positions"]
 

@@ -89,8 +89,8 @@ class RadixBlocks:
 
     Attributes:
         wide, narrow: tiles of items that several rows share, and of items of one row, in a launch each.
-        run, beside: tiles of shared items whose slots follow one another, and of the items of one row that are read
-            while these are; `run` of the first is 0 where nothing is known to be faster.
+        run, beside: tiles of shared items whose slots follow one another, and of the items of one row in plans where
+            all are such; `run` of the first is 0 where nothing is known to be faster.
         both: tiles of steps with at most `fused_rows` rows, where one launch does both.
         wide_programs, narrow_programs, beside_programs: how many programs of each a multiprocessor gets.
     """
@@ -198,9 +198,9 @@ RADIX: dict[tuple[int, int], RadixBlocks] = {
         1,
         4,
         8,
-        run=Blocks(128, 64, 8, 3, registers=168, run=64),
+        run=Blocks(128, 128, 8, 3, run=128),
         beside=Blocks(16, 32, 1, 3),
-        beside_programs=4,
+        beside_programs=8,
     ),
     (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
     (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),

@@ -274,7 +274,7 @@ def radix_launch(
     elif form == "alone":
         kinds = [(0, narrow_m, blocks.narrow, blocks.narrow_programs, 0)]
     elif form == "runs" and not window and run_blocks(blocks.run, dim, q.device):
-        # First what leaves room beside it: a processor keeps the shared memory that its first launch asks for.
+        # The long items come last, each beginning where a processor is done with the short ones.
         kinds = [(0, narrow_m, blocks.beside, blocks.beside_programs, 1)]
         then = True
     for wide, narrow, tile, programs, order in kinds:

@@ -210,6 +210,8 @@ def ragged_attention(
         if not len(queries):
             continue
         slots = page_table[row, :kv_len].long()
+        if runs is not None:
+            _check_run(slots, *runs[b].tolist())
         limits = torch.arange(kv_len - len(queries), kv_len, device=q.device) + 1
         positions = torch.arange(kv_len, device=q.device)
         found, _ = _attend(queries, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)
@@ -261,6 +263,8 @@ def radix_attention(
             limits = torch.arange(lens[row] - nums[row], lens[row], device=q.device) + 1
             positions = torch.arange(start, max(start, min(end, lens[row])), device=q.device)
             slots = page_table[shown_by, start : start + len(positions)].long()
+            if number < num_wide * members and (slot := int(plan["slots"][number // members])) >= 0:
+                _check_run(slots, 0, len(slots), slot)
             mine = q[firsts[row] : firsts[row] + nums[row]]
             found = _attend(mine, k_cache[slots], v_cache[slots], positions, limits, scale, window, softcap)
             assert (row, number + k) not in partials, "a partial result is computed twice"
@@ -351,6 +355,12 @@ def logprobs_of(logits: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
     """
     wide = logits[rows].to(torch.promote_types(logits.dtype, torch.float32))
     return (wide.gather(-1, ids[:, None]).squeeze(-1) - wide.logsumexp(-1)).float()
+
+
+def _check_run(slots: Tensor, first: int, end: int, slot: int) -> None:
+    """Raises AssertionError unless the slots at [first, end) are `slot` and what follows it."""
+    run = torch.arange(slot, slot + end - first, device=slots.device)
+    assert torch.equal(slots[first:end], run), f"the slots of {first} to {end} do not follow {slot}"
 
 
 def _attend(

@@ -2,8 +2,8 @@
 
     item: positions in slots s, s + 1, … and the rows that all see them  →  partial results, as in `radix_attention`
 
-Keys and values come in blocks through the copy engine (TMA): no page table, no addresses. That leaves registers for
-programs of the next launch, which read what the rows have for themselves while this one computes.
+Keys and values come in blocks through the copy engine (TMA): no page table, no addresses, which leaves registers for
+larger blocks. What the rows have for themselves is the launch before, so that a processor that is done with it begins.
 """
 
 from __future__ import annotations

@@ -111,18 +111,21 @@ def shared_prefixes(
     return Decode(random(rows, heads, dim), caches, torch.from_numpy(table).to(device), lens, chains, distinct)
 
 
-def plan_of(case: Decode, members: int, tuning: RadixTuning, queries: int = 1) -> dict[str, Tensor]:
-    """The plan of a step, on the device."""
+def plan_of(
+    case: Decode, members: int, tuning: RadixTuning, queries: int = 1, run: int = 0
+) -> tuple[dict[str, Tensor], str]:
+    """The plan of a step, on the device, and its form."""
     rows = len(case.lens)
     kv_heads = case.caches[0][0].shape[1]
     layout = RadixLayout(
         tokens=rows * queries, rows=rows, wide=1024, members=members, narrow=2048 + 2 * rows, merges=96
     )
-    planner = RadixPlanner(layout, kv_heads=kv_heads, tuning=tuning)
+    planner = RadixPlanner(layout, kv_heads=kv_heads, tuning=tuning, run=run)
     numbers = np.arange(rows, dtype=np.int32)
     planner.update(numbers, numbers * queries, np.full(rows, queries, np.int32), case.lens, case.chains)
     device = torch.from_numpy(planner.buffer).to(case.q.device)
-    return {name: device[first:end].view(layout.shapes[name]) for name, (first, end) in layout.places().items()}
+    parts = {name: device[first:end].view(layout.shapes[name]) for name, (first, end) in layout.places().items()}
+    return parts, planner.form
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 from kernel_cases import VOCAB, plan_of, prefill, random, sampling_inputs, shared_prefixes
 from radicel.kernels import KERNELS, reference, reference_experts
 from radicel.kernels.grouped_experts import experts_launch
-from radicel.kernels.radix_attention import item_rows
+from radicel.kernels.radix_attention import item_rows, item_run
 from radicel.runtime.attention.radix_plan import RadixTuning
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -76,13 +76,14 @@ def _radix_check(
             in_order = prefix == 1333
             case = shared_prefixes(groups, members, prefix, suffix, **shape, uneven=31, layers=1, in_order=in_order)
             tuning = RadixTuning(units=64, least_piece=64, row_cost=8, least_saved=8)
-            plan = plan_of(case, item_rows(heads // kv_heads, dim, dtype, queries), tuning, queries)
+            members = item_rows(heads // kv_heads, dim, dtype, queries)
+            plan, form = plan_of(case, members, tuning, queries, item_run(dim, dtype, case.q.device))
             keys, values = case.caches[0]
             q = torch.randn(len(case.lens) * queries, heads, dim, device="cuda").to(dtype)
             starts = torch.arange(len(case.lens) + 1, device="cuda") * queries
             out = torch.full_like(q, float("nan"))
             KERNELS["radix_attention"].triton()(
-                q, keys, values, case.table, plan, dim**-0.5, window, softcap, queries, out
+                q, keys, values, case.table, plan, dim**-0.5, window, softcap, queries, out, form
             )
             wanted = reference.ragged_attention(
                 q.double(), keys.double(), values.double(), case.table, torch.arange(len(case.lens)), starts,

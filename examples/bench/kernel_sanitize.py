@@ -22,7 +22,7 @@ import torch
 from kernel_cases import plan_of, prefill, random, sampling_inputs, shared_prefixes
 from kernel_checks import expert_inputs
 from radicel.kernels import KERNELS
-from radicel.kernels.radix_attention import item_rows
+from radicel.kernels.radix_attention import item_rows, item_run
 from radicel.runtime.attention.radix_plan import RadixTuning
 
 DTYPE = torch.bfloat16
@@ -35,6 +35,10 @@ def run_all() -> None:
     kernel["rms_norm"](x, norm, 1e-5)
     kernel["add_rms_norm"](x, x.clone(), norm, 1e-5)
     kernel["silu_mul"](x)
+    many, wide = random(33, 2048, dtype=DTYPE), random(12288, 256, dtype=DTYPE)
+    parts = kernel["streamed_linear"](many[:, :], random(6144, 2048, dtype=DTYPE), in_parts=True)
+    kernel["streamed_linear"](many[:, :256].contiguous(), wide, gated=True)
+    kernel["add_rms_norm"](parts, random(33, 6144, dtype=DTYPE), random(6144, dtype=DTYPE), 1e-5)
     for rows in (1, 3):
         kernel["fused_linear"](x[:rows], weight, random(52, dtype=DTYPE), norm, 1e-5, True)
         kernel["fused_linear"](x[:rows], weight, residual=random(rows, 52, dtype=DTYPE))
@@ -44,17 +48,17 @@ def run_all() -> None:
     caches = [random(7, 2, 64, dtype=DTYPE) for _ in range(2)]
     slots = torch.tensor([6, 0, 3], device="cuda")
     kernel["rotary_store"](random(3, 10 * 64, dtype=DTYPE), cos, sin, slots, *caches, 6)
-    for dim, window, softcap in ((64, 0, 0.0), (80, 33, 20.0)):
+    for dim, window, softcap in ((64, 0, 0.0), (80, 33, 20.0), (128, 0, 0.0)):
         shape = {"heads": 8, "kv_heads": 2, "dim": dim, "dtype": DTYPE}
         case = prefill([1, 70, 5], 90, shared=False, **shape)
         inputs = (case.table, case.rows, case.starts, case.lens, dim**-0.5, window, softcap)
         kernel["ragged_attention"](case.q, *case.caches[0], *inputs)
         for groups, members in ((2, 7), (1, 3)):  # two launches, one launch
-            decode = shared_prefixes(groups, members, 150, 40, **shape, uneven=9, layers=1)
+            decode = shared_prefixes(groups, members, 150, 40, **shape, uneven=9, layers=1, in_order=dim == 128)
             tuning = RadixTuning(units=16, wide_units=8, least_piece=64, row_cost=4, least_saved=8)
-            plan = plan_of(decode, item_rows(4, dim, DTYPE), tuning)
+            plan, form = plan_of(decode, item_rows(4, dim, DTYPE), tuning, 1, item_run(dim, DTYPE, decode.q.device))
             kernel["radix_attention"](
-                decode.q, *decode.caches[0], decode.table, plan, dim**-0.5, window, softcap, 1, None
+                decode.q, *decode.caches[0], decode.table, plan, dim**-0.5, window, softcap, 1, None, form
             )
     for kind in ("greedy masked", "all masked", "top-p"):
         kernel["sample_tokens"](**sampling_inputs(3, 1003, DTYPE, kind))

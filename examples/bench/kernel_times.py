@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,9 @@ PREFILLS: dict[str, tuple[list[int], int]] = {
 
 NARROW, BOTH = Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3)
 RADIX_CANDIDATES = [
-    RadixBlocks(Blocks(128, 64, 8, 5, run=128), NARROW, BOTH, 1, 4, 8),
-    RadixBlocks(Blocks(128, 64, 8, 5, run=64), NARROW, BOTH, 1, 4, 8),
+    RADIX[2, 128],
+    replace(RADIX[2, 128], run=Blocks(128, 64, 8, 3, 168, run=64)),
+    replace(RADIX[2, 128], beside=NARROW, beside_programs=4),
     RadixBlocks(Blocks(128, 64, 8, 5), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 64, 8, 3), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 128, 8, 5), NARROW, BOTH, 1, 4, 8),
@@ -80,10 +82,10 @@ RAGGED_CANDIDATES = [
     RAGGED[2, 128].many,
     RAGGED[2, 128].few,
     RAGGED[2, 128].long,
+    Blocks(128, 32, 8, 2, 128, run=64, run_stages=2),
     Blocks(128, 64, 8, 2, 128, run=64, run_stages=2),
     Blocks(128, 64, 8, 3, ahead=True, run=128),
-    Blocks(128, 64, 8, 3, ahead=True, run=64),
-    Blocks(128, 128, 8, 3, ahead=True),
+    Blocks(128, 128, 8, 3, ahead=True, run=128),
     Blocks(128, 32, 8, 5, 128),
     Blocks(128, 64, 8, 5),
     Blocks(128, 64, 8, 7),
@@ -166,10 +168,10 @@ def floor_us(size: int, flops: int = 0) -> float:
 def radix_calls(case: Decode, blocks: RadixBlocks, tuning: RadixTuning) -> list[Callable[[], Any]]:
     """One call per cache."""
     group = case.q.shape[1] // case.caches[0][0].shape[1]
-    plan = plan_of(case, max(1, blocks.wide.m // group), tuning)
+    plan, form = plan_of(case, max(1, blocks.wide.m // group), tuning, 1, blocks.run.run)
     scale = case.q.shape[2] ** -0.5
     return [
-        lambda c=cache: radix_launch(case.q, *c, case.table, plan, scale, 0, 0.0, 1, None, blocks)
+        lambda c=cache: radix_launch(case.q, *c, case.table, plan, scale, 0, 0.0, 1, None, blocks, form)
         for cache in case.caches
     ]
 
@@ -183,7 +185,7 @@ def describe_tile(blocks: Blocks) -> str:
 
 def describe(blocks: RadixBlocks, tuning: RadixTuning) -> str:
     """A candidate in a few signs."""
-    shown = (blocks.wide, blocks.narrow, blocks.both)
+    shown = (blocks.wide, blocks.narrow, blocks.both, blocks.run, blocks.beside)
     parts = [describe_tile(b) for b in shown]
     kind = "tree" if tuning.sharing else "flat"
     programs = f"x{blocks.wide_programs}/{blocks.narrow_programs}"

@@ -31,9 +31,8 @@ def runs_of(chain: Chain) -> list[SlotRun]:
         if segment.slot < 0:
             continue
         end = segment.start + segment.length
-        last = runs[-1] if runs else NO_RUN
-        if last.end == segment.start and last.slot + last.end - last.first == segment.slot:
-            runs[-1] = last._replace(end=end)
+        if runs and runs[-1].end == segment.start and runs[-1].slot + segment.start - runs[-1].first == segment.slot:
+            runs[-1] = runs[-1]._replace(end=end)
         else:
             runs.append(SlotRun(segment.start, end, segment.slot))
     return runs

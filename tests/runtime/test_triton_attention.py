@@ -5,6 +5,7 @@ The twins check the plan as they go: each partial result once, each in some row,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from radicel.kernels.reference import ragged_attention
 from radicel.runtime.attention import make_attention
 from radicel.runtime.attention.radix_plan import RadixTuning
 from radicel.runtime.attention.triton_attention import SHORT, TritonAttention
-from radicel.runtime.batch import StepBatch
+from radicel.runtime.batch import Segment, StepBatch
 
 from . import tiny
 
@@ -108,6 +109,35 @@ def test_a_fixed_plan_shows_what_was_prepared_last() -> None:
         assert torch.equal(attention.attend(cache[0], cache[1], q, fixed)[: len(lens)], mine)
 
 
+def test_the_form_of_a_plan_is_said_where_it_makes_a_difference() -> None:
+    attention = _attention(2)
+    table = torch.arange(ROWS, dtype=torch.int32)[:, None] * 0 + torch.arange(CONTEXT, dtype=torch.int32)
+    chains = ((Segment(1, 0, 40, 0),),) * 10
+    for rows, form in ((9, "runs"), (8, "any")):  # eight take one launch
+        batch = replace(_step([(1, 44)] * rows, list(range(rows))), chains=chains[:rows])
+        (plan,) = attention.prepare(batch, table).plans
+        assert plan.form == form
+        assert form in attention.forms(rows, 1)
+    assert attention.forms(64, 1) == ("any", "alone", "runs")
+    assert attention.forms(8, 1) == ("any", "alone")
+    assert attention.forms(64, 0) == ("any",)
+
+
+@pytest.mark.parametrize(("length", "taken"), [(60, True), (30, False)])
+def test_runs_of_long_rows_are_told_where_they_are_most_of_what_is_seen(length: int, taken: bool) -> None:
+    attention = _attention(2)
+    table = torch.randperm(NUM_SLOTS - 1, generator=torch.Generator().manual_seed(1))[:CONTEXT].int().repeat(ROWS, 1)
+    table[:, 2:length] = torch.arange(length - 2)
+    chains = ((Segment(1, 0, 2), Segment(2, 2, length - 2, 0)),) * 2
+    batch = replace(_step([(1, 44), (9, 64)], [0, 1]), chains=chains)
+    ragged = attention.prepare(batch, table).ragged
+    assert ragged is not None
+    assert ragged.long
+    assert (ragged.runs is not None) == taken
+    if ragged.runs is not None:
+        assert ragged.runs.tolist() == [[0, 0, 0], [2, length, 0]]
+
+
 def test_found_by_name() -> None:
     sizes: dict[str, Any] = {"num_heads": 4, "kv_heads": 2, "head_dim": 8, "device": CPU}
     assert isinstance(make_attention("triton", **sizes), TritonAttention)
@@ -121,6 +151,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _shares_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radicel.runtime.attention.triton_attention.RadixTuning", lambda: FINE)
+    # The twins check what is said of runs of slots against the page table.
+    monkeypatch.setattr("radicel.runtime.attention.triton_attention.item_run", lambda *given: 8)
+    monkeypatch.setattr("radicel.runtime.attention.triton_attention.LONG", 20)
 
 
 @pytest.mark.parametrize(
