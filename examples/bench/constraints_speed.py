@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import platform
 import queue
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ class Radicel(InPlace):
     """The same as a runtime does it."""
 
     def __init__(self, tokenizer: Any) -> None:
+        from radicel.runtime.engine import SWITCH_S
+
         super().__init__(tokenizer)
+        sys.setswitchinterval(SWITCH_S)  # as an engine does
         keys = {f"key {number}": {"type": "string", "maxLength": 40} for number in range(200)}
         self.matcher({"properties": keys})
         self.matcher({"properties": {**keys, "last": {}}})  # starts what is started once

@@ -35,8 +35,8 @@ class Engine(Protocol):
 
     name: str
 
-    def compile(self, constraint: Constraint, written: Callable[[], None] = ...) -> CompiledGrammar:
-        """Makes a constraint ready, or raises ConstraintError; `written` is called once its grammar's text is."""
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        """Makes a constraint ready, or raises ConstraintError."""
         ...
 
 
@@ -76,7 +76,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._beside: ThreadPoolExecutor | None = None
-        self._compiling = 0
+        self._compiling = self._preparing = 0
         self._closed = False
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
@@ -90,6 +90,7 @@ class GrammarCompiler:
         compiled = self._cache.get(key)
         if compiled is None:
             compiled = self._compile(constraint)
+            self._prepare_later(compiled)
             self._cache.put(key, compiled, _cost(constraint))
         return compiled
 
@@ -110,7 +111,7 @@ class GrammarCompiler:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
                 self._beside = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-steering")
                 apart.start()
-                self._beside.submit(texts_of, self.vocabulary, pauses())
+                self._beside.submit(texts_of, self.vocabulary, self._pauses())
             self._compiling += 1
             compiling = self._pool.submit(self.compile, constraint)
         compiling.add_done_callback(self._compiled)
@@ -120,18 +121,31 @@ class GrammarCompiler:
         with self._lock:
             self._compiling -= 1
 
-    def _prepared(self, steering: Steering) -> Future[None] | None:
-        """Has what closing takes made by another thread, beside the engine's compiling; None without threads."""
-        with self._lock:
-            if self._beside is None:
-                return None
-            return self._beside.submit(self._prepare, steering)
-
-    def _prepare(self, steering: Steering) -> None:
-        steering.prepare()
+    def _prepare_later(self, compiled: CompiledGrammar) -> None:
+        """Has what closing takes made by another thread, after the compiling: a request begins to run meanwhile."""
+        if not isinstance(compiled, ClosingGrammar):
+            return
         with self._lock:
             if self._beside is not None:
-                self._beside.submit(steering.warm, lambda: self._beside is not None and not self._compiling)
+                self._preparing += 1
+                compiled.steering.making = self._beside.submit(self._prepare, compiled.steering)
+
+    def _prepare(self, steering: Steering) -> None:
+        try:
+            steering.prepare(self._pauses())
+        finally:
+            with self._lock:
+                self._preparing -= 1
+                if self._beside is not None:
+                    self._beside.submit(steering.warm, self._pauses(), self._is_idle)
+
+    def _pauses(self) -> Callable[[], None]:
+        """Compiling comes first: a request waits for it before it begins, and for the rest beside its prompt."""
+        return pauses(lambda: self._compiling > 0)
+
+    def _is_idle(self) -> bool:
+        """Whether nobody waits for what is made here."""
+        return self._beside is not None and not (self._compiling or self._preparing)
 
     def close(self) -> None:
         """Ends the workers and drops the cache. A second call does nothing."""
@@ -158,12 +172,7 @@ class GrammarCompiler:
         try:
             if constraint.on_budget != "close":
                 return engine.compile(constraint)
-            steering = Steering(constraint, self.vocabulary)
-            making: list[Future[None] | None] = []
-            compiled = engine.compile(constraint, lambda: making.append(self._prepared(steering)))
-            if steering.is_large and making and making[0] is not None:
-                making[0].result()  # a step would wait for it
-            return ClosingGrammar(compiled, steering, self.vocabulary)
+            return ClosingGrammar(engine.compile(constraint), Steering(constraint, self.vocabulary), self.vocabulary)
         except ConstraintError:
             raise
         except (RuntimeError, ValueError, RecursionError) as error:
