@@ -32,7 +32,7 @@ LIMIT = 20.0
 MEMORY = 4 * 1024**3
 """Bytes of address space that it may take (where the system can say so)."""
 
-_LARGE = 4_000  # characters that take longer than _QUICK
+_LARGE = 3_000  # characters of a constraint whose rules nearly always take longer than _QUICK
 _QUICK = 0.004  # seconds
 _MOST_LONG = 256
 
@@ -82,9 +82,9 @@ class _Long:
 _long = _Long()
 
 
-def goes(size: int, subject: Hashable = None) -> bool:
+def goes(size: int, subject: Hashable = None, large: int = _LARGE) -> bool:
     """Whether `run` takes work of this size, or on this subject, to another process from the start."""
-    return _pool.users > 0 and (size > _LARGE or subject in _long)
+    return _pool.users > 0 and (size > large or subject in _long)
 
 
 def stop() -> None:
@@ -93,13 +93,14 @@ def stop() -> None:
     gc.unfreeze()
 
 
-def run(function: Callable[..., T], size: int, *args: Any) -> T:
+def run(function: Callable[..., T], size: int, *args: Any, large: int = _LARGE) -> T:
     """What `function(*args)` returns, here or in a process of its own.
 
     Args:
         function: at the top of a module of this package, as pure as its arguments.
         size: the characters that it reads.
         args: plain data; the first is its subject.
+        large: what is larger is not tried here at first.
 
     Raises:
         ConstraintError: what the function raises; or it took more than `LIMIT` seconds or `MEMORY` bytes.
@@ -107,7 +108,7 @@ def run(function: Callable[..., T], size: int, *args: Any) -> T:
     if not _pool.users:
         return function(*args)
     subject = args[0] if args else None
-    if not goes(size, subject):
+    if not goes(size, subject, large):
         try:
             with hurry.limited(_QUICK):
                 return function(*args)

@@ -7,6 +7,7 @@ A constraint that cannot be enforced fails alone, with `ConstraintError`. No tor
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from .vocabulary import Vocabulary
 __all__ = ["Engine", "GrammarCompiler"]
 
 _WORKERS = 2
+_AFTER_S = 0.002  # until who waits for a grammar has got it, which threads that work at once would hold up
 # What a compiled grammar is taken to cost: measured over real schemas, engines do not report it.
 _BASE_COST = 64 * 1024
 _COST_PER_CHARACTER = 64
@@ -131,6 +133,7 @@ class GrammarCompiler:
                 compiled.steering.making = self._beside.submit(self._prepare, compiled.steering)
 
     def _prepare(self, steering: Steering) -> None:
+        time.sleep(_AFTER_S)
         try:
             steering.prepare(self._pauses())
         finally:
