@@ -7,7 +7,8 @@ In: the suite of real schemas (`--suites`, or RADICEL_SUITES) and a folder with 
 Every reader gets each schema in turn, in a process that is stopped after `--limit` seconds, and masks are taken along a
 valid value of the suite, spelled as the reader writes JSON. One thread; compile times hold the whole way from the
 schema's text to a matcher's first mask. `radicel` compiles as it does while an engine runs (long work in a process of
-its own), `in place` as it does without one. The last line is the share of forced tokens of those values.
+its own; the processor's time is that of the runtime's process), `in place` as it does without one. The last line is the
+share of forced tokens of those values.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import platform
 import queue
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,12 @@ class Radicel(InPlace):
         from radicel.constraint import Constraint
 
         return self.compiler.submit(Constraint.json_schema(schema)).result().matcher()
+
+    def now(self) -> NDArray[np.float64]:
+        """The clock, and the time of this thread and of those that compile; other processes are not in it."""
+        workers = [thread for thread in threading.enumerate() if thread.name.startswith("radicel-grammar")]
+        clocks = [time.pthread_getcpuclockid(thread.ident or 0) for thread in workers]
+        return now() + np.array([0.0, sum(map(time.clock_gettime, clocks))])
 
 
 class LLGuidance:
@@ -169,10 +177,11 @@ Times = NDArray[np.float64]
 
 
 def measured(engine: Any, tokenizer: Any, row: dict[str, Any]) -> tuple[Times, list[Times], int, int]:
-    began = now()
+    clock = getattr(engine, "now", now)
+    began = clock()
     matcher = engine.matcher(row["schema"])
     engine.mask(matcher)
-    compiled = now() - began
+    compiled = clock() - began
     masks: list[Times] = []
     ids: list[int] = []
     for value in row["valid"][:1]:
@@ -234,11 +243,9 @@ def line(found: Reader) -> str:
 
     compiles, masks = found.compiles, found.masks
     read = len(compiles) + found.refused + found.late
-    # The runtime's way is work of several threads.
-    processor = "" if found.engine == "radicel" else f"{at(compiles, 1, 1e3)} ms"
     return (
         f"| {found.engine} | {read} | {len(compiles)} | {found.refused} | {found.late} | {at(compiles, 0, 1e3)} ms "
-        f"| {processor} | {at(masks, 0, 1e6)} µs | {at(masks, 1, 1e6)} µs |"
+        f"| {at(compiles, 1, 1e3)} ms | {at(masks, 0, 1e6)} µs | {at(masks, 1, 1e6)} µs |"
     )
 
 
