@@ -39,6 +39,7 @@ class _Token:
         self._next: dict[tuple[int, str], int] = {}
         self._rest: dict[int, str | None] = {}
         self._sets: dict[int, tuple[CharSet, ...]] = {}
+        self._ends: dict[int, bool] = {}
         self.is_free_string = isinstance(node, Seq) and _is_free_string(node)
 
     def step(self, state: int, char: str) -> int:
@@ -56,7 +57,10 @@ class _Token:
         return found
 
     def may_end(self, state: int) -> bool:
-        return nullable(self.nodes[state])
+        found = self._ends.get(state)
+        if found is None:
+            found = self._ends[state] = nullable(self.nodes[state])
+        return found
 
     def sets(self, state: int) -> tuple[CharSet, ...]:
         """The sets of characters that it asks of there."""
@@ -155,6 +159,7 @@ class Outline:
         self._tokens: dict[Node, _Token] = {}
         self._cells: dict[tuple[int, int], Cell] = {}
         self._texts: dict[str, str] = {}
+        self._afters: dict[int, tuple[tuple[tuple[int, int, int], _Reading], ...]] = {}  # by cells, which are kept
         self._settled = False  # whether the rules' texts are final
         if len(rules) > _MOST_RULES:
             raise OutlineError("too many rules")
@@ -183,10 +188,8 @@ class Outline:
                 continue
             found.setdefault((id(token), later, id(rest)), (token, later, rest))
             if token.may_end(later):
-                for reading in self._place(
-                    [] if rest is None else [(rest.item, rest.rest)], over=rest is None
-                ).readings:
-                    found.setdefault((id(reading[0]), reading[1], id(reading[2])), reading)
+                for key, reading in self._after(rest):
+                    found.setdefault(key, reading)
         if len(found) > _MOST_READINGS:
             raise OutlineError("too many readings")
         return Place(tuple(found.values()))
@@ -222,6 +225,14 @@ class Outline:
             if best is None or size < least:
                 best, least = (first, rest), size
         return best
+
+    def _after(self, rest: Cell | None) -> tuple[tuple[tuple[int, int, int], _Reading], ...]:
+        """What may be read once a token is over, each with its mark."""
+        found = self._afters.get(id(rest))
+        if found is None:
+            place = self._place([] if rest is None else [(rest.item, rest.rest)], over=rest is None)
+            found = self._afters[id(rest)] = tuple(zip(place.key, place.readings))
+        return found
 
     def _place(self, waiting: list[tuple[Node | _Seen, Cell | None]], over: bool = False) -> Place:
         """Every token that may be read next."""
