@@ -22,7 +22,7 @@ from ...schema.grammar_ast import Foreign
 from .kinds import nodes_of
 from .matcher import Mask
 from .needs import NEVER, Needs
-from .outline import Outline, OutlineError, Place
+from .outline import Cell, Outline, OutlineError, Place
 from .places import TooMuchWork
 from .spread import Alike, Spread
 from .texts import Ints, whole_characters
@@ -76,6 +76,7 @@ class Reach(Spread):
         self._paths: dict[int, Path | None] = {}
         self._needs: Ints = np.full(len(self._next), -1, np.int32)
         self._rests: dict[int, Path | None] = {}
+        self._ways: dict[tuple[str, int], Path | None] = {}
         self._profiles: dict[int, Needs] = {}
         self._sampled: dict[tuple[int, bytes, int], Needs] = {}
 
@@ -131,7 +132,12 @@ class Reach(Spread):
         ending = self._outline.ending(place)
         if ending is None:
             return None
-        first, rest = ending
+        key = ending[0], id(ending[1])  # cells are kept
+        if key not in self._ways:
+            self._ways[key] = self._way(*ending)
+        return self._ways[key]
+
+    def _way(self, first: str, rest: Cell | None) -> Path | None:
         if rest is None or len(first) + (rest.size or 0) <= _LONG:
             return self._spelled(first + ("" if rest is None else rest.text))
         if id(rest) not in self._rests:

@@ -182,7 +182,7 @@ class Spread(Places):
         trie = self._texts.trie
         nodes, states, dead = self._elsewhere(ordinary, chain, self._begins[odd], row[self._begin_kinds[odd]])
         own, owners = trie.texts_at(nodes)
-        gone, _ = trie.texts_at(trie.below(dead))
+        gone = trie.texts_below(dead)
         flags = np.zeros(mask_words(self._vocabulary.size) * 32, np.bool_)
         flags[self._texts.ids[own]] = True
         flags[self._texts.ids[gone]] = True

@@ -50,9 +50,19 @@ class Trie:
         self._counts = np.bincount(above, minlength=made).astype(np.int32)
         self._firsts = np.searchsorted(above, np.arange(made)).astype(np.int32) + 1
         pause()
-        self.texts: Ints = np.argsort(own, kind="stable").astype(np.int32)
         self._held = np.bincount(own, minlength=made).astype(np.int32)
-        self._begins = (np.cumsum(self._held) - self._held).astype(np.int32)
+        self._below = self._held.copy()  # texts that end at a node or below it
+        ends = np.cumsum([len(layer) for layer in layers])
+        for first, end in zip(ends[-2::-1].tolist(), ends[:0:-1].tolist()):
+            np.add.at(self._below, above[first - 1 : end - 1], self._below[first:end])
+        self._begins = np.zeros(made, np.int32)  # where these are in `texts`
+        for first, end in zip(ends[:-1].tolist(), ends[1:].tolist()):
+            parent = above[first - 1 : end - 1]
+            before = np.cumsum(self._below[first:end]) - self._below[first:end]
+            own_before = before - before[self._firsts[parent] - first]  # of the children before it
+            self._begins[first:end] = self._begins[parent] + self._held[parent] + own_before
+        pause()
+        self.texts: Ints = np.argsort(self._begins[own], kind="stable").astype(np.int32)
 
     def children(self, nodes: Ints) -> tuple[Ints, Ints]:
         """The children of some nodes, and for each of them the place of its parent among these."""
@@ -63,13 +73,9 @@ class Trie:
         places, owners = _spans(self._begins[nodes], self._held[nodes])
         return self.texts[places], owners
 
-    def below(self, nodes: Ints) -> Ints:
-        """These nodes and all that lie below them."""
-        found = [nodes]
-        while len(nodes):
-            nodes, _ = self.children(nodes)
-            found.append(nodes)
-        return np.concatenate(found)
+    def texts_below(self, nodes: Ints) -> Ints:
+        """The texts that end at some nodes or below them."""
+        return self.texts[_spans(self._begins[nodes], self._below[nodes])[0]]
 
 
 def _spans(firsts: Ints, counts: Ints) -> tuple[Ints, Ints]:
