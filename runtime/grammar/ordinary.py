@@ -39,7 +39,7 @@ class Ordinary:
         size: of the vocabulary.
 
     Attributes:
-        sizes: the lengths of ordinary tokens, ascending.
+        sizes: the lengths of ordinary tokens, ascending; `counts`: how many there are of each.
         longest: the most ordinary characters that any token begins with.
         others: the other tokens, as places in `TokenTexts.ids`.
         trie: what follows the ordinary characters of each of those; below the root it says how many there are.
@@ -51,7 +51,8 @@ class Ordinary:
     ) -> None:
         self.flags = flags
         lengths = texts.sizes[plain]
-        self.sizes: Ints = np.unique(lengths).astype(np.int32)
+        sizes, self.counts = np.unique(lengths, return_counts=True)
+        self.sizes: Ints = sizes.astype(np.int32)
         held = np.zeros(mask_words(size) * 32, np.bool_)
         self._upto: list[Mask] = [np.zeros(mask_words(size), np.int32)]
         for length in self.sizes.tolist():
@@ -59,11 +60,11 @@ class Ordinary:
             self._upto.append(np.packbits(held, bitorder="little").view(np.int32))
             pause()
         self.others: Ints = np.flatnonzero(~plain).astype(np.int32)
-        starts, sizes = texts.starts[self.others], texts.sizes[self.others]
+        starts, whole = texts.starts[self.others], texts.sizes[self.others]
         pause()
-        runs = _runs(flags, texts.flat, starts, sizes)
+        runs = _runs(flags, texts.flat, starts, whole)
         pause()
-        rests = sizes - runs + 1
+        rests = whole - runs + 1
         begins = (np.cumsum(rests) - rests).astype(np.int32)
         at = np.arange(rests.sum(), dtype=np.int32) - np.repeat(begins, rests) + np.repeat(starts + runs - 1, rests)
         flat = texts.flat[np.maximum(at, 0)] if len(texts.flat) else np.zeros(len(at), np.int32)

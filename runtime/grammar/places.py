@@ -40,11 +40,13 @@ class _Told:
     Args:
         first: a kind of each class.
         own: the class of each kind.
+        outside: the class of those that are in none of the sets.
     """
 
-    def __init__(self, first: list[int], own: NDArray[np.int64]) -> None:
+    def __init__(self, first: list[int], own: NDArray[np.int64], outside: int | None) -> None:
         self.first = first
         self.own = own
+        self.outside = outside
         self._among: dict[int, list[int]] = {}
 
     def among(self, kinds: Ints, mark: int) -> list[int]:
@@ -149,7 +151,7 @@ class Places:
         found: Ints = self._next[numbers, kinds]
         unknown = found == UNKNOWN
         if unknown.any():
-            for number in np.unique(numbers[unknown]).tolist():
+            for number in sorted(set(numbers[unknown].tolist())):
                 self._fill_row(number)
             found = self._next[numbers, kinds]
         return found
@@ -157,8 +159,11 @@ class Places:
     def _fill_row(self, number: int) -> None:
         """What follows a place, by every kind of character; those that it does not tell apart are tried once."""
         told = self._told_apart(number)
-        row = np.empty(len(told.first), np.int32)
+        row = np.full(len(told.first), DEAD, np.int32)
+        outside = told.outside if self._places[number].is_plain else None
         for at, kind in enumerate(told.first):
+            if at == outside:
+                continue
             if self._worked_enough:
                 raise TooMuchWork
             row[at] = self._stepped(number, kind)
@@ -166,24 +171,28 @@ class Places:
 
     def _told_apart(self, number: int) -> _Told:
         """The kinds of characters that a place tells apart: many places ask of the same sets."""
-        sets = {id(chars): chars for chars in self._places[number].sets}
-        key = tuple(sets)
+        sets = self._places[number].sets
+        key = tuple(map(id, sets))
         found = self._told.get(key)
         if found is None:
-            found = self._told[key] = self._parted(sets.values())
+            found = self._told[key] = self._parted({id(chars): chars for chars in sets}.values())
         return found
 
     def _parted(self, sets: Iterable[CharSet]) -> _Told:
         signs = np.zeros(self._count, np.uint64)
+        inside = np.zeros(self._count, np.uint64)
         bits = 0
         for chars in sets:
             if bits == 64:
                 signs = np.unique(signs, return_inverse=True)[1].astype(np.uint64)
                 bits = _BITS
-            signs |= self._members(chars) << np.uint64(bits)
+            members = self._members(chars)
+            signs |= members << np.uint64(bits)
+            inside |= members
             bits += 1
         _, first, own = np.unique(signs, return_index=True, return_inverse=True)
-        return _Told(first.tolist(), own.reshape(-1))
+        outside = np.flatnonzero(inside[first] == 0)
+        return _Told(first.tolist(), own.reshape(-1), int(outside[0]) if len(outside) else None)
 
     def _members(self, chars: CharSet) -> NDArray[np.uint64]:
         """Of each kind of character, whether it is in a set of the grammar."""

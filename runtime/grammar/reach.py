@@ -246,7 +246,7 @@ class Reach(Spread):
         needs: Ints = self._needs[numbers]
         unknown = needs < 0
         if unknown.any():
-            for number in np.unique(numbers[unknown]).tolist():
+            for number in sorted(set(numbers[unknown].tolist())):
                 self.need(number)
             needs = self._needs[numbers]
         return needs

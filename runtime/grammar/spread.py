@@ -155,7 +155,9 @@ class Spread(Places):
             at = later
             if at < 0:
                 break
-        return chain, first
+        ordinary = stream.ordinary
+        alive = ordinary.counts[chain[ordinary.sizes] >= 0].sum()
+        return (chain, first) if alive >= _FEWEST_ORDINARY else None
 
     def _next_ordinary(self, number: int, stream: _Stream) -> int | None:
         """Where every ordinary character leads from a place; None: not all to the same one."""

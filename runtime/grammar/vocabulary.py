@@ -181,28 +181,29 @@ class Vocabulary:
     def _greedy(self, data: bytes) -> list[int]:
         ids: list[int] = []
         position, size = 0, len(data)
-        by_bytes, beginnings = self._by_bytes, self._beginnings
+        known = self._beginnings.get
         while position < size:
-            end = position + 1
-            found: tuple[int, int] | None = None
-            while end <= size:
-                piece = data[position:end]
-                if piece not in beginnings:
-                    break
-                token = by_bytes.get(piece)
-                if token is not None:
-                    found = (token, end)
+            end = last = position
+            found = -1
+            while end < size:
                 end += 1
-            if found is None:
+                token = known(data[position:end])
+                if token is None:
+                    break
+                if token >= 0:
+                    found, last = token, end
+            if found < 0:
                 return []
-            ids.append(found[0])
-            position = found[1]
+            ids.append(found)
+            position = last
         return ids
 
     @cached_property
-    def _beginnings(self) -> frozenset[bytes]:
-        """What some token begins with, whole tokens included."""
-        return frozenset(text[:size] for text in self._by_bytes for size in range(1, len(text) + 1))
+    def _beginnings(self) -> dict[bytes, int]:
+        """What some token begins with, and the token that it is; -1 where it is none as a whole."""
+        known = dict.fromkeys((text[:size] for text in self._by_bytes for size in range(1, len(text))), -1)
+        known.update(self._by_bytes)
+        return known
 
     @cached_property
     def _tokenizer(self) -> Any:
