@@ -76,6 +76,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._beside: ThreadPoolExecutor | None = None
+        self._vocabulary_ready: Future[None] | None = None
         self._compiling = 0
         self._closed = False
 
@@ -110,11 +111,17 @@ class GrammarCompiler:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
                 self._beside = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-steering")
                 apart.start()
-                self._beside.submit(texts_of, self.vocabulary, pauses())
+                self._vocabulary_ready = self._beside.submit(self._prepare_vocabulary)
             self._compiling += 1
             compiling = self._pool.submit(self.compile, constraint)
         compiling.add_done_callback(self._compiled)
         return compiling
+
+    def _prepare_vocabulary(self) -> None:
+        """What is made once for a vocabulary, so that no step makes it."""
+        pause = pauses()
+        self.vocabulary.prepare(pause)
+        texts_of(self.vocabulary, pause)
 
     def _compiled(self, _: Future[CompiledGrammar]) -> None:
         with self._lock:
@@ -145,6 +152,13 @@ class GrammarCompiler:
             apart.stop()
         self._cache.clear()
 
+    @staticmethod
+    def _wait_for(*making: Future[None] | None) -> None:
+        """For what a step would have to wait for else."""
+        for one in making:
+            if one is not None:
+                one.result()
+
     @property
     def cached(self) -> int:
         """How many compiled grammars are kept."""
@@ -157,12 +171,13 @@ class GrammarCompiler:
         engine = self._engine(self._engine_name or engine_for(constraint))
         try:
             if constraint.on_budget != "close":
-                return engine.compile(constraint)
+                compiled = engine.compile(constraint)
+                self._wait_for(self._vocabulary_ready)
+                return compiled
             steering = Steering(constraint, self.vocabulary)
             making: list[Future[None] | None] = []
             compiled = engine.compile(constraint, lambda: making.append(self._prepared(steering)))
-            if steering.is_large and making and making[0] is not None:
-                making[0].result()  # a step would wait for it
+            self._wait_for(self._vocabulary_ready, *making)
             return ClosingGrammar(compiled, steering, self.vocabulary)
         except ConstraintError:
             raise

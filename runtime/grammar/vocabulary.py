@@ -8,7 +8,7 @@ No torch here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -67,6 +67,16 @@ class Vocabulary:
         """What each id is called, special ones by their spelling."""
         self.text_bytes = tuple(b"" if i in self.special_ids else t for i, t in enumerate(padded))
         """What each id may add to a constrained text: nothing for special ids."""
+
+    def prepare(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Makes what the first texts need, which is made when it is asked for otherwise.
+
+        Args:
+            pause: called now and then, so that other threads get their turn.
+        """
+        for name in ("_tokenizer", "_by_bytes", "_singles", "_beginnings", "_sorted", "markers"):
+            getattr(self, name)
+            pause()
 
     def empty_mask(self) -> Mask:
         """A mask that allows nothing."""
@@ -220,8 +230,13 @@ class Vocabulary:
 
     @cached_property
     def _sorted(self) -> tuple[list[bytes], list[int]]:
-        pairs = sorted((text, i) for i, text in enumerate(self.text_bytes) if text)
-        return [text for text, _ in pairs], [i for _, i in pairs]
+        groups: dict[bytes, list[int]] = {}  # sorted a few at a time: other threads wait for a sort
+        for token_id, text in enumerate(self.text_bytes):
+            if text:
+                groups.setdefault(text[:2], []).append(token_id)
+        of = self.text_bytes.__getitem__
+        ids = [token_id for start in sorted(groups) for token_id in sorted(groups[start], key=of)]
+        return list(map(of, ids)), ids
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:
