@@ -31,6 +31,7 @@ __all__ = ["ClosingGrammar", "ClosingMatcher", "Steering", "pauses"]
 _FEED = 256
 _FAR = 4_000
 _LARGE = 4_000  # characters
+_FIRST = 8  # places of a large constraint that are followed before its first step
 _TURN = 0.001  # seconds of work before a pause
 
 
@@ -58,11 +59,17 @@ class Steering:
                 self._made = True
             return self._reach
 
+    def begin(self) -> None:
+        """Makes it, and follows what the first steps need where that holds up a step: in turns."""
+        reach = self.prepare()
+        if reach is not None and self.is_large:
+            reach.warm(pauses(), lambda: True, _FIRST)
+
     def warm(self, wanted: Callable[[], bool]) -> None:
         """Follows what most texts will come to, in turns and while it is `wanted`, so that steps need not."""
         reach = self.prepare()
         if reach is not None:
-            reach.warm(pauses(), wanted)
+            reach.warm(pauses(1.0), wanted)
 
     def _made_at_once(self) -> Reach:
         outline = Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
@@ -307,15 +314,19 @@ class ClosingMatcher:
         return allowed
 
 
-def pauses() -> Callable[[], None]:
-    """A call that now and then gives the interpreter to other threads: for a while, so that one that waits gets it."""
+def pauses(rest: float = 0.25) -> Callable[[], None]:
+    """A call that now and then gives the interpreter to other threads: for a while, so that one that waits gets it.
+
+    Args:
+        rest: how long that is, in parts of the time worked.
+    """
     began = time.thread_time()
 
     def pause() -> None:
         nonlocal began
         worked = time.thread_time() - began
         if worked > _TURN:
-            time.sleep(worked / 4)
+            time.sleep(worked * rest)
             began = time.thread_time()
 
     return pause

@@ -135,7 +135,7 @@ class GrammarCompiler:
             return self._beside.submit(self._prepare, steering)
 
     def _prepare(self, steering: Steering) -> None:
-        steering.prepare()
+        steering.begin()
         with self._lock:
             if self._beside is not None:
                 self._beside.submit(steering.warm, lambda: self._beside is not None and not self._compiling)

@@ -23,6 +23,7 @@ _MOST_CHARACTERS = 20_000
 _MOST_CELLS = 100_000
 _MOST_ROUNDS = 200
 _MOST_RULES = 2_000
+_LOOK = 8  # readings of fixed texts take as much time as one of another token
 
 
 class OutlineError(Exception):
@@ -109,6 +110,8 @@ class Outline:
     def __init__(self, rules: Rules, root: str, pause: Callable[[], None] = lambda: None) -> None:
         self._pause = pause
         self.rules = rules
+        self.work = 0
+        """Goes up with what was looked at."""
         self._automata = Automata()
         self._cells: dict[tuple[int, int], Cell] = {}
         self._texts: dict[str, str] = {}
@@ -133,9 +136,11 @@ class Outline:
             OutlineError: too many readings.
         """
         found: dict[tuple[int, int, int], _Reading] = {}
+        looked_at = 0
         for token, state, rest in place.readings:
             if token is None:
                 continue
+            looked_at += 1 if token.text is not None else _LOOK
             later = token.step(state, char)
             if later < 0:
                 continue
@@ -143,6 +148,7 @@ class Outline:
             if token.may_end(later):
                 for key, reading in self._after(rest):
                     found.setdefault(key, reading)
+        self.work += 4 + looked_at // _LOOK
         if len(found) > _MOST_READINGS:
             raise OutlineError("too many readings")
         return Place(tuple(found.values()))

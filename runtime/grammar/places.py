@@ -135,8 +135,9 @@ class Places:
     def _odd_step(self, number: int, char: str) -> int:
         """A step over a character that is in no token as a whole."""
         place = self._places[number]
-        self._work += len(place.readings) + 4
+        before = self._outline.work
         later = self._outline.step(place, char)
+        self._work += self._outline.work - before
         return self.number(later) if later.readings else DEAD
 
     def _stepped(self, number: int, kind: int) -> int:

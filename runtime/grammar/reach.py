@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -30,7 +31,9 @@ from .vocabulary import Vocabulary
 
 __all__ = ["Path", "Reach", "TooMuchWork"]
 
-_MOST_WARM = 500
+_MOST_WARM = 48
+_MOST_WARM_BYTES = 1024 * 1024
+_MOST_LIKELY = 4
 _LONG = 256  # characters that are not spelled together with what is before them
 _MOST_TRIED = 48
 _SPARE = 3
@@ -85,22 +88,38 @@ class Reach(Spread):
         super()._make_room()
         self._needs = np.concatenate([self._needs, np.full_like(self._needs, -1)])
 
-    def warm(self, pause: Callable[[], None], wanted: Callable[[], bool]) -> None:
-        """Follows all tokens from the places of the shortest text, so that no step has to: most texts come there."""
-        if not wanted():
-            return
+    def warm(self, pause: Callable[[], None], wanted: Callable[[], bool], most: int = _MOST_WARM) -> None:
+        """Follows all tokens where most texts will come, so that no step has to.
+
+        That is along the shortest text, and from there where most tokens lead, up to so many places.
+        """
+        waiting = deque([self.start])
+        seen: set[object] = set()
         with self.lock:
-            place, path = self.start, self.path(self.number(self.start)) or ()
-        for token_id in path:
-            pause()
+            path = deque(self.path(self.number(self.start)) or ())
+        while waiting and len(seen) < most and wanted():
+            place = waiting.popleft()
+            if place.key in seen:
+                continue
+            seen.add(place.key)
             with self.lock, contextlib.suppress(TooMuchWork, OutlineError):
                 number = self.number(place)
                 self.after(number)
-                later = self.walk(number, whole_characters(self._vocabulary.text_bytes[token_id]))
-                if later >= 0 and len(self._places) < _MOST_WARM and wanted():
-                    place = self._places[later]
-                    continue
-            break
+                if path:
+                    along = self.walk(number, whole_characters(self._vocabulary.text_bytes[path.popleft()]))
+                    if along >= 0:
+                        waiting.appendleft(self._places[along])
+                waiting += [self._places[later] for later in self._likely(number)]
+                if self._bytes > _MOST_WARM_BYTES:
+                    break
+            pause()
+
+    def _likely(self, number: int) -> list[int]:
+        """Where most of the tokens lead."""
+        _, finals, alike = self.leads(number)
+        places, counts = np.unique(finals, return_counts=True)
+        most_first = places[np.argsort(-counts, kind="stable")[:_MOST_LIKELY]].tolist()
+        return [later for later in (*([] if alike is None else alike.chain[1:3].tolist()), *most_first) if later >= 0]
 
     # ---- the way out
 

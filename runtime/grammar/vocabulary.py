@@ -74,7 +74,7 @@ class Vocabulary:
         Args:
             pause: called now and then, so that other threads get their turn.
         """
-        for name in ("_tokenizer", "_by_bytes", "_singles", "_beginnings", "_sorted", "markers"):
+        for name in ("_tokenizer", "_by_bytes", "_singles", "_beginnings", "_sorted_ids", "markers"):
             getattr(self, name)
             pause()
 
@@ -89,18 +89,23 @@ class Vocabulary:
             if len(self._longer) >= _MOST_STARTS:
                 self._longer.clear()
                 self.replacing.clear()
+            keys, ids = self._sorted
+            at, end = self._going_on(start)
             groups: dict[int, list[int]] = {}
-            for token_id in self._going_on(start):
-                groups.setdefault(self.text_bytes[token_id][len(start)], []).append(token_id)
+            while at < end:
+                byte = keys[at][len(start)]
+                last = bisect_left(keys, start + bytes((byte + 1,)), at, end) if byte < 0xFF else end
+                groups[byte] = ids[at:last]
+                at = last
             most_first = sorted(groups.items(), key=lambda group: -len(group[1]))
             found = self._longer[start] = dict(most_first)
         return found
 
-    def _going_on(self, start: bytes) -> list[int]:
-        keys, ids = self._sorted
+    def _going_on(self, start: bytes) -> tuple[int, int]:
+        """From and up to where in `_sorted` the tokens are that begin with `start` and go on."""
+        keys, _ = self._sorted
         low = bisect_right(keys, start)  # past `start` itself, which sorts before all that go on from it
-        high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
-        return ids[low:high]
+        return low, bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
 
     def following_bytes(self, mask: Mask) -> frozenset[int]:
         """The bytes that are allowed as tokens, and those that are no token on their own."""
@@ -126,11 +131,13 @@ class Vocabulary:
         if mask is None:
             if len(self._beginning) >= _MOST_MASKS:
                 self._beginning.clear()
-            mask = self.empty_mask()
-            words = mask.view(np.uint32)
+            low, high = self._going_on(start)
+            flags = np.zeros(mask_words(self.size) * 32, np.bool_)
+            flags[self._sorted_ids[low:high]] = True
             own = self._by_bytes.get(start)
-            for token_id in [*self._going_on(start), *([] if own is None else [own])]:
-                words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+            if own is not None:
+                flags[own] = True
+            mask = np.packbits(flags, bitorder="little").view(np.int32)
             self._beginning[start] = mask
         return mask
 
@@ -237,6 +244,10 @@ class Vocabulary:
         of = self.text_bytes.__getitem__
         ids = [token_id for start in sorted(groups) for token_id in sorted(groups[start], key=of)]
         return list(map(of, ids)), ids
+
+    @cached_property
+    def _sorted_ids(self) -> NDArray[np.int32]:
+        return np.array(self._sorted[1], np.int32)
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:
