@@ -31,7 +31,7 @@ __all__ = ["ClosingGrammar", "ClosingMatcher", "Steering", "pauses"]
 _FEED = 256
 _FAR = 4_000
 _LARGE = 4_000  # characters
-_FIRST = 8  # places of a large constraint that are followed before its first step
+_FIRST, _FIRST_LARGE = 2, 8  # places that are followed before the first step
 _TURN = 0.001  # seconds of work before a pause
 
 
@@ -60,10 +60,10 @@ class Steering:
             return self._reach
 
     def begin(self) -> None:
-        """Makes it, and follows what the first steps need where that holds up a step: in turns."""
+        """Makes it, and follows the places that a text begins with, so that its first steps need not: in turns."""
         reach = self.prepare()
-        if reach is not None and self.is_large:
-            reach.warm(pauses(), lambda: True, _FIRST)
+        if reach is not None:
+            reach.warm(pauses(), lambda: True, _FIRST_LARGE if self.is_large else _FIRST)
 
     def warm(self, wanted: Callable[[], bool]) -> None:
         """Follows what most texts will come to, in turns and while it is `wanted`, so that steps need not."""
