@@ -32,9 +32,10 @@ __all__ = ["ClosingGrammar", "ClosingMatcher", "Steering", "pauses"]
 
 _FEED = 256
 _FAR = 4_000
+_LARGE = 4_000  # characters
+_FIRST, _FIRST_LARGE = 2, 8  # places that are followed before the first step
 _TURN = 0.001  # seconds of work before a pause
-_PAUSE = 0.25  # of that
-_BUSY_PAUSE = 4.0
+_BUSY_PAUSE = 4.0  # of that
 
 
 class Steering:
@@ -51,7 +52,7 @@ class Steering:
 
     def is_ready(self) -> bool:
         """Whether nobody who asks has to wait for a thread that makes it."""
-        return self.making is None or self._made or self.making.done()
+        return self.making is None or self.making.done()
 
     def prepare(self, pause: Callable[[], None] | None = None) -> Reach | None:
         """What is known of the grammar's places, made once; None where the grammar has no outline.
@@ -65,6 +66,13 @@ class Steering:
                     self._reach = self._made_in_turns(pause or (lambda: None))
                 self._made = True
             return self._reach
+
+    def begin(self, pause: Callable[[], None]) -> None:
+        """Makes it, and follows the places that a text begins with, so that its first steps need not: in turns."""
+        reach = self.prepare(pause)
+        if reach is not None:
+            large = size(self._constraint) > _LARGE
+            reach.warm(pause, lambda: True, _FIRST_LARGE if large else _FIRST)
 
     def warm(self, pause: Callable[[], None], wanted: Callable[[], bool]) -> None:
         """Follows what most texts will come to, in turns and while it is `wanted`, so that steps need not."""
@@ -326,11 +334,12 @@ class ClosingMatcher:
         return allowed
 
 
-def pauses(is_busy: Callable[[], bool] = lambda: False) -> Callable[[], None]:
+def pauses(is_busy: Callable[[], bool] = lambda: False, rest: float = 0.25) -> Callable[[], None]:
     """A call that now and then gives the interpreter to other threads: for a while, so that one that waits gets it.
 
     Args:
         is_busy: whether there is more urgent work than what pauses, which then takes a small part of the time.
+        rest: how long a pause is else, in parts of the time worked.
     """
     began = time.thread_time()
     due = time.perf_counter() + _TURN
@@ -341,7 +350,7 @@ def pauses(is_busy: Callable[[], bool] = lambda: False) -> Callable[[], None]:
             return
         worked = time.thread_time() - began
         if worked > _TURN:
-            time.sleep(worked * (_BUSY_PAUSE if is_busy() else _PAUSE))
+            time.sleep(worked * (_BUSY_PAUSE if is_busy() else rest))
             began, worked = time.thread_time(), 0.0
         due = time.perf_counter() + _TURN - worked
 

@@ -78,6 +78,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._beside: ThreadPoolExecutor | None = None
+        self._vocabulary_ready: Future[None] | None = None
         self._compiling = self._preparing = 0
         self._closed = False
 
@@ -113,11 +114,17 @@ class GrammarCompiler:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
                 self._beside = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-steering")
                 apart.start()
-                self._beside.submit(texts_of, self.vocabulary, self._pauses())
+                self._vocabulary_ready = self._beside.submit(self._prepare_vocabulary)
             self._compiling += 1
             compiling = self._pool.submit(self.compile, constraint)
         compiling.add_done_callback(self._compiled)
         return compiling
+
+    def _prepare_vocabulary(self) -> None:
+        """What is made once for a vocabulary, so that no step makes it."""
+        pause = self._pauses()
+        self.vocabulary.prepare(pause)
+        texts_of(self.vocabulary, pause)
 
     def _compiled(self, _: Future[CompiledGrammar]) -> None:
         with self._lock:
@@ -135,16 +142,17 @@ class GrammarCompiler:
     def _prepare(self, steering: Steering) -> None:
         time.sleep(_AFTER_S)
         try:
-            steering.prepare(self._pauses())
+            self._wait_for(self._vocabulary_ready)
+            steering.begin(self._pauses())
         finally:
             with self._lock:
                 self._preparing -= 1
                 if self._beside is not None:
-                    self._beside.submit(steering.warm, self._pauses(), self._is_idle)
+                    self._beside.submit(steering.warm, self._pauses(1.0), self._is_idle)
 
-    def _pauses(self) -> Callable[[], None]:
+    def _pauses(self, rest: float = 0.25) -> Callable[[], None]:
         """Compiling comes first: a request waits for it before it begins, and for the rest beside its prompt."""
-        return pauses(lambda: self._compiling > 0)
+        return pauses(lambda: self._compiling > 0, rest)
 
     def _is_idle(self) -> bool:
         """Whether nobody waits for what is made here."""
@@ -162,6 +170,13 @@ class GrammarCompiler:
             apart.stop()
         self._cache.clear()
 
+    @staticmethod
+    def _wait_for(*making: Future[None] | None) -> None:
+        """For what a step would have to wait for else."""
+        for one in making:
+            if one is not None:
+                one.result()
+
     @property
     def cached(self) -> int:
         """How many compiled grammars are kept."""
@@ -174,7 +189,9 @@ class GrammarCompiler:
         engine = self._engine(self._engine_name or engine_for(constraint))
         try:
             if constraint.on_budget != "close":
-                return engine.compile(constraint)
+                compiled = engine.compile(constraint)
+                self._wait_for(self._vocabulary_ready)
+                return compiled
             return ClosingGrammar(engine.compile(constraint), Steering(constraint, self.vocabulary), self.vocabulary)
         except ConstraintError:
             raise

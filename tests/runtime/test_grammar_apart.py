@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
+from hard_schema import hard_schema
 from radicel.constraint import Constraint
 from radicel.errors import ConstraintError
 from radicel.runtime.grammar import GrammarCompiler
@@ -43,17 +43,6 @@ def engine() -> Iterator[GrammarCompiler]:
     made.submit(Constraint.regex("a")).result(timeout=60)
     yield made
     made.close()
-
-
-def hard_schema(size: int = 400) -> dict[str, Any]:
-    """A schema whose reading takes long: each key with a pattern, a length and values of its own."""
-    kinds: list[Callable[[int], dict[str, Any]]] = [
-        lambda i: {"type": "string", "pattern": f"^[a-z]{{{i % 9 + 1},40}}-[0-9]+$", "maxLength": 90 + i % 7},
-        lambda i: {"type": "number", "minimum": i * 1.25, "maximum": i * 7.75 + 1},
-        lambda i: {"enum": [f"value {i} {j}" for j in range(12)]},
-        lambda i: {"type": "array", "items": {"type": "object", "properties": {f"n{i}": {"type": "integer"}}}},
-    ]
-    return {"type": "object", "properties": {f"key{i}": kinds[i % 4](i) for i in range(size)}}
 
 
 def test_without_an_engine_everything_is_done_in_place() -> None:

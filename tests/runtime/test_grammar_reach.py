@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from radicel.constraint import Constraint
-from radicel.runtime.grammar import GrammarCompiler, places, reach
+from radicel.runtime.grammar import GrammarCompiler, places, spread
 from radicel.runtime.grammar.needs import NEVER, Needs
 from radicel.runtime.grammar.outline import Outline
 from radicel.runtime.grammar.reach import Reach, TooMuchWork
@@ -66,7 +66,7 @@ def known_needs(needs: Needs) -> dict[int, int]:
 def test_all_tokens_need_what_each_needs_alone(
     made: Constraint, ordinary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "_FEWEST_ORDINARY", ordinary)
+    monkeypatch.setattr(spread, "_FEWEST_ORDINARY", ordinary)
     vocabulary = compiler().vocabulary
     all_at_once, alone = reach_of(made, vocabulary), reach_of(made, vocabulary)
     draw = random.Random(3)
@@ -119,7 +119,7 @@ def written(made: Constraint, compiler: GrammarCompiler, budget: int, draw: rand
 def test_every_budget_that_the_known_completion_fits_is_kept(
     made: Constraint, ordinary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "_FEWEST_ORDINARY", ordinary)
+    monkeypatch.setattr(spread, "_FEWEST_ORDINARY", ordinary)
     vocabulary = compiler().vocabulary
     known = reach_of(made, vocabulary)
     least = known.need(known.number(known.start))
