@@ -51,7 +51,7 @@ class Steering:
 
     def is_ready(self) -> bool:
         """Whether nobody who asks has to wait for a thread that makes it."""
-        return self.making is None or self._made or self.making.done()
+        return self.making is None or self.making.done()
 
     def prepare(self, pause: Callable[[], None] | None = None) -> Reach | None:
         """What is known of the grammar's places, made once; None where the grammar has no outline.
