@@ -50,18 +50,22 @@ class Steering:
         """Whether making it would hold up a step."""
         return size(self._constraint) > _LARGE
 
-    def prepare(self) -> Reach | None:
-        """What is known of the grammar's places, made once; None where the grammar has no outline."""
+    def prepare(self, pause: Callable[[], None] = lambda: None) -> Reach | None:
+        """What is known of the grammar's places, made once; None where the grammar has no outline.
+
+        Args:
+            pause: called now and then while it is made, where that takes no longer than a step may.
+        """
         with self._lock:
             if not self._made:
                 with contextlib.suppress(OutlineError, RecursionError, ConstraintError):
-                    self._reach = self._made_in_turns() if self.is_large else self._made_at_once()
+                    self._reach = self._made_in_turns() if self.is_large else self._made_at_once(pause)
                 self._made = True
             return self._reach
 
     def begin(self) -> None:
         """Makes it, and follows the places that a text begins with, so that its first steps need not: in turns."""
-        reach = self.prepare()
+        reach = self.prepare(pauses())
         if reach is not None:
             reach.warm(pauses(), lambda: True, _FIRST_LARGE if self.is_large else _FIRST)
 
@@ -71,9 +75,9 @@ class Steering:
         if reach is not None:
             reach.warm(pauses(1.0), wanted)
 
-    def _made_at_once(self) -> Reach:
+    def _made_at_once(self, pause: Callable[[], None]) -> Reach:
         outline = Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
-        return Reach(outline, self._vocabulary, silent=self._silent)
+        return Reach(outline, self._vocabulary, pause, silent=self._silent)
 
     def _made_in_turns(self) -> Reach:
         """In turns of a millisecond, between which other threads may work."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from radicel.accepts import _compiler
 from radicel.constraint import Constraint
 from radicel.runtime.grammar import GrammarCompiler, places, spread
 from radicel.runtime.grammar.needs import NEVER, Needs
@@ -92,6 +94,30 @@ def test_all_tokens_need_what_each_needs_alone(
         assert matcher.accept(token)
         place = all_at_once.walk(place, TOKENS[token].decode())
         place_alone = alone.walk(place_alone, TOKENS[token].decode())
+
+
+@pytest.mark.parametrize("made", [*CONSTRAINTS[:3], Constraint.of({"additionalProperties": {"maxLength": 9}})], ids=str)
+def test_a_real_vocabulary_is_followed_as_each_token_alone(made: Constraint, model_dir: Path) -> None:
+    """A sample of its tokens, at the places of a random text; those allowed by the masks all the same."""
+    from transformers import AutoTokenizer
+
+    vocabulary = _compiler(AutoTokenizer.from_pretrained(model_dir)).vocabulary
+    all_at_once, alone = reach_of(made, vocabulary), reach_of(made, vocabulary)
+    draw = random.Random(4)
+    place, place_alone = all_at_once.number(all_at_once.start), alone.number(alone.start)
+    for _ in range(10):
+        found = known_needs(all_at_once.after(place))
+        sample = [*draw.sample(range(vocabulary.size), 1_500), *draw.sample(sorted(found), min(300, len(found)))]
+        for token_id in sample:
+            data = vocabulary.text_bytes[token_id]
+            if data:
+                need = alone.need_after(place_alone, data)
+                assert found.get(token_id, NEVER) == need, data
+        going_on = [i for i in sorted(found) if vocabulary.text_bytes[i].isascii() and found[i] > 0]
+        if not going_on:
+            break
+        text = vocabulary.text_bytes[draw.choice(going_on)].decode()
+        place, place_alone = all_at_once.walk(place, text), alone.walk(place_alone, text)
 
 
 def written(made: Constraint, compiler: GrammarCompiler, budget: int, draw: random.Random) -> tuple[str, bool]:
