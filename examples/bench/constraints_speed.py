@@ -17,6 +17,7 @@ times the masks: what narrowing adds to the engine's, at places that a text come
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -263,7 +264,7 @@ class Tight:
         if reach is None:
             return
         least = len(reach.path(reach.number(reach.start)) or ())
-        with undisturbed():
+        with undisturbed(), contextlib.suppress(ConstraintError):  # an engine may find a text too complex
             for _ in range(2):
                 self._write(compiled.matcher(), reach, least + draw.choice(MORE), draw)
 

@@ -67,13 +67,13 @@ class Spread(Places):
     """The places of one outline, and where all tokens lead from them."""
 
     def __init__(self, outline: Outline, vocabulary: Vocabulary, pause: Callable[[], None]) -> None:
+        self._streams: list[_Stream] = []
         super().__init__(outline, vocabulary, pause)
         trie = self._texts.trie
         self._begins, _ = trie.children(_ROOT)
         self._begin_kinds: Ints = self._kinds[trie.symbols[self._begins]]
-        self._streams_made: list[_Stream] = []
         for ordinary in self._ordinary(outline, pause):
-            self._streams_made.append(_Stream(ordinary, self._kinds, self._texts.firsts))
+            self._streams.append(_Stream(ordinary, self._kinds, self._texts.firsts))
             pause()
 
     def _ordinary(self, outline: Outline, pause: Callable[[], None]) -> list[Ordinary]:
@@ -91,7 +91,7 @@ class Spread(Places):
 
     def _forget(self) -> None:
         super()._forget()
-        for stream in self.__dict__.get("_streams_made", ()):
+        for stream in self._streams:
             stream.next.clear()
 
     def leads(self, number: int) -> tuple[Ints, Ints, Alike | None]:
@@ -103,7 +103,7 @@ class Spread(Places):
         """
         every = np.arange(self._count, dtype=np.int32)
         row = self._fill(np.full(self._count, number, np.int32), every)
-        for stream in self._streams_made:
+        for stream in self._streams:
             ordinary = stream.ordinary()
             alike = None if ordinary is None else self._alike(stream, ordinary, number, row)
             if ordinary is not None and alike is not None:
