@@ -5,8 +5,8 @@ that finish it after that token. So which tokens still fit a budget is known exa
 met to the end: each place keeps the tokens of its own way out.
 
 Places are numbered as they are seen, characters are taken together where no part of the grammar tells them apart, and
-what follows is kept in a table [place, kind of character]: all tokens are followed through it side by side. Those of
-one string's ordinary characters differ by their length alone, and are not followed one by one.
+what follows is kept in a table [place, kind of character] (`places.py`), through which all tokens are followed
+(`spread.py`).
 """
 
 from __future__ import annotations
