@@ -25,7 +25,7 @@ class Automaton:
 
     Attributes:
         text: the token's only text, where it has but one; its states are the characters that were read then.
-        is_plain: whether no character outside of a state's sets can stand there (a part that is not to match takes any).
+        is_plain: whether none but the characters of a state's sets can stand there (what is not to match takes any).
         is_free_string: whether it is a JSON string of any characters, its length apart.
     """
 

@@ -25,9 +25,9 @@ Flags = NDArray[np.bool_]
 
 FREE = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
 """The characters that stand for themselves in a JSON string."""
-_FEWEST = 3
+_FEWEST = 8
 """One of so many tokens must be ordinary, or following them all takes less."""
-_MOST_SETS = 32
+_MOST_SETS = 12  # of megabytes each
 
 
 class Ordinary:
@@ -106,7 +106,10 @@ _finding = threading.Lock()
 
 
 def ordinary_of(vocabulary: Vocabulary, flags: Flags, pause: Callable[[], None] = lambda: None) -> Ordinary | None:
-    """The tokens made of some of the vocabulary's characters, found once; None where they are few."""
+    """The tokens made of some of the vocabulary's characters, found once; None where they are few.
+
+    Kept until many others were asked for: who has no use for it meanwhile holds it by a weak reference.
+    """
     with _finding:
         known = _known.setdefault(vocabulary, _Known())
     key = np.packbits(flags).tobytes()

@@ -5,8 +5,8 @@ that finish it after that token. So which tokens still fit a budget is known exa
 met to the end: each place keeps the tokens of its own way out.
 
 Places are numbered as they are seen, characters are taken together where no part of the grammar tells them apart, and
-what follows is kept in a table [place, kind of character]: all tokens are followed through it side by side. Those of
-one string's ordinary characters differ by their length alone, and are not followed one by one.
+what follows is kept in a table [place, kind of character] (`places.py`), through which all tokens are followed
+(`spread.py`).
 """
 
 from __future__ import annotations
@@ -121,6 +121,11 @@ class Reach(Spread):
         most_first = places[np.argsort(-counts, kind="stable")[:_MOST_LIKELY]].tolist()
         return [later for later in (*([] if alike is None else alike.chain[1:3].tolist()), *most_first) if later >= 0]
 
+    @property
+    def num_followed(self) -> int:
+        """Places that all tokens were followed from and that are kept."""
+        return len(self._profiles)
+
     # ---- the way out
 
     def path(self, number: int, rest: bytes = b"") -> Path | None:
@@ -213,11 +218,13 @@ class Reach(Spread):
         found = self._sampled.get(key)
         if found is None:
             self._work = 0
-            bits = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.size])
             if rest:
-                bits = bits[np.isin(bits, self._texts.late)]
-            elif len(bits) > _MOST_TRIED:
-                bits = bits[np.linspace(0, len(bits) - 1, _MOST_TRIED).astype(np.int64)]
+                late = self._texts.late
+                bits = late[row[late >> 5] >> (late & 31) & 1 != 0]
+            else:
+                bits = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.size])
+                if len(bits) > _MOST_TRIED:
+                    bits = bits[np.linspace(0, len(bits) - 1, _MOST_TRIED).astype(np.int64)]
             ids: list[int] = []
             needs: list[int] = []
             for token_id in bits.tolist():

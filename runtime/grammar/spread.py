@@ -10,6 +10,7 @@ it is as if it had not.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ class _Stream:
 
     def __init__(self, ordinary: Ordinary, kinds: Ints, firsts: Ints) -> None:
         flags = ordinary.flags
-        self.ordinary = ordinary
+        self.ordinary = weakref.ref(ordinary)  # None once it was forgotten for others: all is followed then
         self.kinds: Ints = np.unique(kinds[flags]).astype(np.int32)
         self.weights = np.bincount(kinds[flags], firsts[flags])[self.kinds]
         self.next: dict[int, int | None] = {}  # place → where every ordinary character leads; None: not to one place
@@ -66,13 +67,13 @@ class Spread(Places):
     """The places of one outline, and where all tokens lead from them."""
 
     def __init__(self, outline: Outline, vocabulary: Vocabulary, pause: Callable[[], None]) -> None:
+        self._streams: list[_Stream] = []
         super().__init__(outline, vocabulary, pause)
         trie = self._texts.trie
         self._begins, _ = trie.children(_ROOT)
         self._begin_kinds: Ints = self._kinds[trie.symbols[self._begins]]
-        self._streams_made: list[_Stream] = []
         for ordinary in self._ordinary(outline, pause):
-            self._streams_made.append(_Stream(ordinary, self._kinds, self._texts.firsts))
+            self._streams.append(_Stream(ordinary, self._kinds, self._texts.firsts))
             pause()
 
     def _ordinary(self, outline: Outline, pause: Callable[[], None]) -> list[Ordinary]:
@@ -90,7 +91,7 @@ class Spread(Places):
 
     def _forget(self) -> None:
         super()._forget()
-        for stream in self.__dict__.get("_streams_made", ()):
+        for stream in self._streams:
             stream.next.clear()
 
     def leads(self, number: int) -> tuple[Ints, Ints, Alike | None]:
@@ -102,10 +103,11 @@ class Spread(Places):
         """
         every = np.arange(self._count, dtype=np.int32)
         row = self._fill(np.full(self._count, number, np.int32), every)
-        for stream in self._streams_made:
-            alike = self._alike(stream, number, row)
-            if alike is not None:
-                return self._beside(stream.ordinary, *alike, row)
+        for stream in self._streams:
+            ordinary = stream.ordinary()
+            alike = None if ordinary is None else self._alike(stream, ordinary, number, row)
+            if ordinary is not None and alike is not None:
+                return self._beside(ordinary, *alike, row)
         states = row[self._begin_kinds]
         live = states >= 0
         nodes, states = self._followed_on(self._texts.trie, self._begins[live], states[live])
@@ -126,7 +128,7 @@ class Spread(Places):
             all_states.append(states)
         return np.concatenate(all_nodes), np.concatenate(all_states)
 
-    def _alike(self, stream: _Stream, number: int, row: Ints) -> tuple[Ints, int] | None:
+    def _alike(self, stream: _Stream, ordinary: Ordinary, number: int, row: Ints) -> tuple[Ints, int] | None:
         """The places after 0, 1, 2 … ordinary characters; None where these lead to several, or few to the same one."""
         targets = row[stream.kinds]
         first = int(targets[0])
@@ -140,7 +142,7 @@ class Spread(Places):
             begin = stream.weights.sum()
         if first < 0 or begin < _FEWEST_ORDINARY:
             return None
-        longest = stream.ordinary.longest
+        longest = ordinary.longest
         chain = np.full(longest + 1, DEAD, np.int32)
         chain[0] = number
         at = first
@@ -155,7 +157,6 @@ class Spread(Places):
             at = later
             if at < 0:
                 break
-        ordinary = stream.ordinary
         alive = ordinary.counts[chain[ordinary.sizes] >= 0].sum()
         return (chain, first) if alive >= _FEWEST_ORDINARY else None
 

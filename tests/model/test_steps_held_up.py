@@ -1,12 +1,14 @@
 """What a live engine's steps wait for while others' constraints compile, and where budgets end: next to nothing.
 
 A tiny model with the embedded model's tokenizer, so that steps are many and masks are those of 49,152 tokens. Times are
-processor time of the engine's thread, whatever else the machine does, the model's own computing left out.
+processor time of the engine's thread, whatever else the machine does, without the model's own computing and without
+turns of Python's collector that happen to fall to this thread (what they take is `lang/heap.py`'s to bound).
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
 import statistics
 import threading
@@ -81,25 +83,35 @@ class Steps:
     def watched(self) -> Iterator[None]:
         engine, runner = self._engine, self._engine.runner
         step, forward, sample = engine._step, runner.forward, runner.sample
-        model_s = 0.0
+        other_s = 0.0
 
         def models(call: Callable[..., Any]) -> Callable[..., Any]:
             def timed(*args: Any) -> Any:
-                nonlocal model_s
+                nonlocal other_s
                 began = time.thread_time()
                 try:
                     return call(*args)
                 finally:
-                    model_s += time.thread_time() - began
+                    other_s += time.thread_time() - began
 
             return timed
 
+        collecting = 0.0
+
+        def collected(phase: str, _: object) -> None:
+            nonlocal collecting, other_s
+            if threading.current_thread() is engine._thread:
+                if phase == "start":
+                    collecting = time.thread_time()
+                else:
+                    other_s += time.thread_time() - collecting
+
         def timed() -> bool:
-            nonlocal model_s
-            model_s = 0.0
+            nonlocal other_s
+            other_s = 0.0
             began = time.thread_time()
             worked: bool = step()
-            self.own_s.append(time.thread_time() - began - model_s)
+            self.own_s.append(time.thread_time() - began - other_s)
             self.ends.append(time.perf_counter())
             return worked
 
@@ -107,7 +119,11 @@ class Steps:
             patched.setattr(engine, "_step", timed)
             patched.setattr(runner, "forward", models(forward))
             patched.setattr(runner, "sample", models(sample))
-            yield
+            gc.callbacks.append(collected)
+            try:
+                yield
+            finally:
+                gc.callbacks.remove(collected)
 
     def between(self, begin: float, end: float) -> list[float]:
         """Of the steps that ended then, the processor time."""
