@@ -279,7 +279,8 @@ def test_a_request_finds_all_ready_that_its_steps_would_wait_for() -> None:
     one = GrammarCompiler(TOKENS, vocab_size=END + 1, end_ids={END})
     try:
         compiled: Any = one.submit(Constraint.of(FLAT)).result(timeout=60)
-        assert compiled.steering._made
+        compiled.steering.making.result(timeout=60)  # the last token of its prompt waits for this
+        assert compiled.steering.is_ready()
         assert compiled.steering.prepare().num_followed > 0
         assert {"_sorted", "_sorted_ids", "_beginnings", "single_bytes"} <= one.vocabulary.__dict__.keys()
         one.submit(Constraint.regex("a")).result(timeout=60)
