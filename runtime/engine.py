@@ -22,12 +22,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from ..backend import serves_requests
-from ..errors import (
-    BackendClosedError,
-    DeadlineError,
-    EngineDeadError,
-    ForkedProcessError,
-)
+from ..errors import BackendClosedError, DeadlineError, EngineDeadError, ForkedProcessError
 from ..heap import Busy
 from .batch import Runner
 from .engine_config import EngineConfig
@@ -44,6 +39,7 @@ __all__ = ["Engine", "EngineConfig"]
 
 SWITCH_S = 1e-3
 """Most seconds that a thread keeps the interpreter while another waits, once an engine runs in the process."""
+_REST_S = 1e-3
 
 _log = logging.getLogger("radicel")
 
@@ -307,7 +303,8 @@ class Engine:
         serves_requests()
         try:
             while self._wait_for_work():
-                self.step()
+                if not self.step():
+                    self._rest()
         except BaseException:  # told to every waiter by `step`
             _log.exception("a model step raised; the engine stops")
             return
@@ -333,9 +330,18 @@ class Engine:
             self._busy.set(not self._closing)
             return not self._closing
 
+    def _rest(self) -> None:
+        """Where nothing ran, though somebody waits: for the thread that makes a grammar ready."""
+        with self._wake:
+            if self._has_work() and not (self._closing or self._is_asked()):
+                self._wake.wait(_REST_S)
+
     def _has_work(self) -> bool:
-        asked = self._submitted or self._cancelled or self._calls or self._notes
-        return bool(asked or self.scheduler.running or self.scheduler.waiting or self._stepper.is_in_flight)
+        scheduler = self.scheduler
+        return bool(self._is_asked() or scheduler.running or scheduler.waiting or self._stepper.is_in_flight)
+
+    def _is_asked(self) -> bool:
+        return bool(self._submitted or self._cancelled or self._calls or self._notes)
 
     # -- who is owed an answer ---------------------------------------------------------------------------------------
 

@@ -76,14 +76,19 @@ class Placement:
 
     def attach(self, seq: Sequence) -> Slots:
         """Locks the cached prefix of a waiting sequence; its slots, for `start`."""
-        fed_at_once = len(seq) if self._config.forced_runs or seq.ran_to else len(seq.prompt_ids) + 1
-        seq.prefill_end = min(len(seq), fed_at_once)
+        self.extend(seq)
         if not self._config.prefix_cache:
             return NO_SLOTS
         seq.node, slots = self.tree.match(self.tree.root(namespace_of(seq)), seq.tokens.view(0, seq.prefill_end))
         seq.tree_len = len(slots)
         self.tree.lock(seq.node)
         return slots
+
+    def extend(self, seq: Sequence) -> None:
+        """Takes what the grammar of a sequence forces before its first token into its prefill, which is not over."""
+        prompt_len = len(seq.prompt_ids)
+        fed_at_once = len(seq) if self._config.forced_runs or seq.ran_to > prompt_len else prompt_len + 1
+        seq.prefill_end = min(len(seq), fed_at_once)
 
     def detach(self, seq: Sequence) -> None:
         """Takes `attach` back."""

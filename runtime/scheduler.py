@@ -69,6 +69,7 @@ class Plan:
         updates: page-table entries to write before it, beside those of the tokens that run.
         chains: of each work's sequence, the radix nodes that show its prefix.
         done: sequences that turned out to have nothing left to run; they only need to be finished.
+        held: whether a sequence waits for its grammar, which another thread is making ready.
         ahead: whether it is planned before the last step's tokens are known; nobody is preempted then.
         budget: tokens that may still be planned, beyond one for each decoding row.
         admitting: whether sequences may still be admitted; not after a preemption, or once the next one has no room.
@@ -80,6 +81,7 @@ class Plan:
     updates: list[RowUpdate] = field(default_factory=list)
     chains: list[Chain] = field(default_factory=list)
     done: list[Sequence] = field(default_factory=list)
+    held: bool = False
     ahead: bool = False
 
 
@@ -96,8 +98,8 @@ class Scheduler:
 
     Args:
         num_slots, num_rows: of the KV pool (`TRASH_SLOT` included) and the page table.
-        begin: called once before a sequence is first admitted; appends what its grammar forces. False where the
-            sequence is over by that (then `begin` has removed it).
+        begin: called once before the last token of a prompt runs, on admission where the grammar is ready; appends
+            what that forces. False where the sequence is over by that (then `begin` has removed it).
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class Scheduler:
         seq.state = SequenceState.FINISHED
 
     def schedule(self) -> Plan:
-        """Plans a step; empty only where nothing runs and nobody waits (or everything turned out to be done).
+        """Plans a step; empty only where nothing runs and nobody waits (or all are done, or held by their grammars).
 
         Every token that was sampled is known.
         """
@@ -156,7 +158,7 @@ class Scheduler:
         self.waiting.new_step()
         while True:
             self._plan_step(plan)
-            if plan.works or plan.done or len(self.running) < 2:
+            if plan.works or plan.done or plan.held or len(self.running) < 2:
                 break
             self._preempt(self.running[-1], plan)  # several prefills hold all slots: the first of them gets room
         return plan
@@ -233,9 +235,17 @@ class Scheduler:
         self._stalled_steps = self._stalled_steps + 1 if stalled else 0
 
     def _plan_chunk(self, seq: Sequence, plan: Plan) -> None:
-        """Plans the next tokens of a prefill."""
+        """Plans the next tokens of a prefill; all but the last where the grammar of what follows is not ready."""
+        if not seq.begun and not _is_held(seq):
+            seq.begun = True
+            if not self._begin(seq):
+                return
+            self.placement.extend(seq)
         self.placement.rematch(seq)
-        target = seq.target()
+        target = seq.target() if seq.begun else len(seq.prompt_ids) - 1
+        if not seq.begun and target <= seq.pos:
+            plan.held = True
+            return
         if target <= seq.pos:
             plan.done.append(seq)
             return
@@ -284,7 +294,7 @@ class Scheduler:
         while plan.budget > 0 and self.placement.free_rows and (seq := self.waiting.next()) is not None:
             if above is not None and seq.priority <= above:
                 return
-            if not seq.begun:
+            if not seq.begun and not _is_held(seq):
                 seq.begun = True
                 if not self._begin(seq):
                     continue
@@ -360,6 +370,11 @@ def _decides(work: Work) -> bool:
     seq = work.seq
     forced_are_looked_up = work.samples and seq.matcher is not None and seq.sampling.wants_logprobs
     return bool(work.lookups) or work.scores_end or forced_are_looked_up
+
+
+def _is_held(seq: Sequence) -> bool:
+    """Whether another thread is making ready what the masks of a sequence take: a step would wait for it."""
+    return seq.matcher is not None and seq.wants_token and not getattr(seq.matcher, "is_ready", True)
 
 
 def _importance(seq: Sequence) -> tuple[int, tuple[int, int]]:

@@ -137,6 +137,11 @@ class PrefixMatcher:
             self._spelled.append(min(len(self._prefix), at + len(data)))
         return True
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether what follows the bytes can be had without waiting for another thread."""
+        return bool(getattr(self._inner, "is_ready", True))
+
     def mask_state(self) -> Any:
         """The state of the engine behind it, if there is one (`grammar/ahead.py`)."""
         return getattr(self._inner, "mask_state", lambda: None)()

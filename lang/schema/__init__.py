@@ -9,5 +9,5 @@ patterns.py      Python regex, ECMAScript pattern → the pattern that the engin
                  (charsets, ecma, regex_parse, regex_ast, regex_anchors)
 grammars.py      GBNF and Lark texts, checked (grammar_parse, grammar_ast)
 values.py        a finished text → the value
-apart.py         long work in a process of its own, while an engine runs (hurry)
+apart.py         long work in a process of its own, while an engine runs (processes, hurry)
 """

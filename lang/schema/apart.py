@@ -11,19 +11,19 @@ take `MEMORY` bytes. Without an engine there is nothing to hold up, and everythi
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import importlib
 import os
 import pickle
-import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from ..errors import ConstraintError
 from . import hurry
+from .processes import LateError, LostError, Pool
 
 __all__ = ["LIMIT", "MEMORY", "goes", "run", "start", "stop", "warm"]
 
@@ -32,148 +32,13 @@ LIMIT = 20.0
 MEMORY = 4 * 1024**3
 """Bytes of address space that it may take (where the system can say so)."""
 
-_MOST = 2  # processes
-_START = 120.0  # seconds that it may take to start
-_PATIENCE = 0.5  # seconds to wait for one before another is started
-_LARGE = 4_000  # characters that take longer than _QUICK
+_LARGE = 3_000  # characters of a constraint whose rules nearly always take longer than _QUICK
 _QUICK = 0.004  # seconds
+_MOST_LONG = 256
 
 T = TypeVar("T")
 
-
-class _Process:
-    """One process, which answers one question at a time."""
-
-    def __init__(self) -> None:
-        if getattr(sys, "frozen", False) or not sys.executable:
-            raise OSError("this program has no interpreter to start")
-        code = f"import sys; sys.path[:] = {sys.path!r}; from radicel.schema.apart import _serve; _serve()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        self.late = False
-        self._is_ready = False
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-        return self._process.pid
-
-    def ask(self, question: bytes, limit: float) -> tuple[Any, ...]:
-        """The answer.
-
-        Raises:
-            EOFError: the process ended instead, or was killed after `limit` seconds.
-            OSError: it never started.
-        """
-        if not self._is_ready:
-            try:
-                self._is_ready = self._exchanged(b"", _START) == ("ready",)
-            except EOFError as error:
-                raise OSError("the process did not start") from error
-        return self._exchanged(question, limit)
-
-    def _exchanged(self, question: bytes, limit: float) -> tuple[Any, ...]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        clock = threading.Timer(limit, self._kill_late)
-        clock.daemon = True
-        clock.start()
-        try:
-            stdin.write(question)
-            stdin.flush()
-            answer: tuple[Any, ...] = pickle.load(stdout)
-            return answer
-        except (OSError, pickle.UnpicklingError) as error:
-            raise EOFError from error
-        finally:
-            clock.cancel()
-
-    def end(self) -> None:
-        """Kills it."""
-        self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(OSError):  # what was not sent is not wanted any more
-                stream.close()
-        self._process.wait()
-
-    def _kill_late(self) -> None:
-        self.late = True
-        self._process.kill()
-
-
-class _Pool:
-    """The processes, started when they are needed."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._idle: list[_Process] = []
-        self._busy = 0
-        self._pid = os.getpid()
-        self.users = 0
-
-    def add(self, users: int) -> None:
-        """Counts engines; with the last one the processes go."""
-        with self._changed:
-            self._forget_after_fork()
-            self.users += users
-            idle = [] if self.users else self._idle
-            self._idle = self._idle if self.users else []
-        for process in idle:
-            process.end()
-
-    def ask(self, question: bytes, limit: float) -> tuple[Any, ...]:
-        """The answer of some process.
-
-        Raises:
-            ConstraintError: it took too long, or died.
-            OSError: no process can be started.
-        """
-        process = self._taken()
-        waited = process is not None
-        try:
-            process = process or _Process()
-            answer = process.ask(question, limit)
-        except BaseException as error:
-            self._done(None)
-            if process is not None:
-                process.end()
-            if process is None or not isinstance(error, EOFError):
-                raise
-            if not waited or process.late:
-                raise _lost(process.late, limit) from None
-            return self.ask(question, limit)  # it died before it was asked, perhaps
-        self._done(process)
-        return answer
-
-    def _taken(self) -> _Process | None:
-        """An idle process; None: one more may be started."""
-        with self._changed:
-            self._forget_after_fork()
-            if not self._idle and self._busy:  # it is often done sooner than another is there
-                self._changed.wait_for(lambda: bool(self._idle), _PATIENCE)
-            self._changed.wait_for(lambda: self._idle or self._busy < _MOST)
-            self._busy += 1
-            return self._idle.pop() if self._idle else None
-
-    def _done(self, process: _Process | None) -> None:
-        with self._changed:
-            self._busy -= 1
-            kept = process is not None and self.users > 0 and not process.late
-            if kept and process is not None:
-                self._idle.append(process)
-            self._changed.notify_all()
-        if process is not None and not kept:
-            process.end()
-
-    def _forget_after_fork(self) -> None:
-        if self._pid != os.getpid():  # they are the parent's
-            self._pid, self._idle, self._busy, self.users = os.getpid(), [], 0, 0
-
-
-_pool = _Pool()
+_pool = Pool()
 
 
 @atexit.register
@@ -196,9 +61,30 @@ def warm() -> None:
     importlib.import_module("jsonschema")
 
 
-def goes(size: int) -> bool:
-    """Whether `run` takes work of this size to another process from the start."""
-    return _pool.users > 0 and size > _LARGE
+class _Long:
+    """What turned out to take long: whatever else is made of it is not tried here again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, None] = OrderedDict()
+
+    def add(self, subject: Hashable) -> None:
+        with self._lock:
+            self._known[subject] = None
+            if len(self._known) > _MOST_LONG:
+                self._known.popitem(last=False)
+
+    def __contains__(self, subject: Hashable) -> bool:
+        with self._lock:
+            return subject in self._known
+
+
+_long = _Long()
+
+
+def goes(size: int, subject: Hashable = None, large: int = _LARGE) -> bool:
+    """Whether `run` takes work of this size, or on this subject, to another process from the start."""
+    return _pool.users > 0 and (size > large or subject in _long)
 
 
 def stop() -> None:
@@ -207,33 +93,39 @@ def stop() -> None:
     gc.unfreeze()
 
 
-def run(function: Callable[..., T], size: int, *args: Any) -> T:
+def run(function: Callable[..., T], size: int, *args: Any, large: int = _LARGE) -> T:
     """What `function(*args)` returns, here or in a process of its own.
 
     Args:
         function: at the top of a module of this package, as pure as its arguments.
         size: the characters that it reads.
-        args: plain data.
+        args: plain data; the first is its subject.
+        large: what is larger is not tried here at first.
 
     Raises:
         ConstraintError: what the function raises; or it took more than `LIMIT` seconds or `MEMORY` bytes.
     """
     if not _pool.users:
         return function(*args)
-    if not goes(size):
+    subject = args[0] if args else None
+    if not goes(size, subject, large):
         try:
             with hurry.limited(_QUICK):
                 return function(*args)
         except hurry.TooLongError:
-            pass
+            _long.add(subject)
     return _elsewhere(function, args, LIMIT)
 
 
 def _elsewhere(function: Callable[..., T], args: tuple[Any, ...], limit: float) -> T:
     try:
-        kind, value, *about = _pool.ask(pickle.dumps((function, args)), limit)
+        kind, value, *about = _pool.ask(pickle.dumps((function, args), pickle.HIGHEST_PROTOCOL), limit)
     except OSError:  # no process can be started: better late than never
         return function(*args)
+    except LateError:
+        raise _lost(f"took more than {limit:g} s, the limit") from None
+    except LostError:
+        raise _lost(f"ended the process that did it: it may take more than {MEMORY >> 30} GiB, the limit") from None
     if kind == "value":
         answer: T = value
         return answer
@@ -242,11 +134,7 @@ def _elsewhere(function: Callable[..., T], args: tuple[Any, ...], limit: float) 
     raise (RecursionError if kind == "deep" else RuntimeError)(value)
 
 
-def _lost(late: bool, limit: float) -> ConstraintError:
-    if late:
-        problem = f"took more than {limit:g} s, the limit"
-    else:
-        problem = f"ended the process that did it: it may take more than {MEMORY >> 30} GiB, the limit"
+def _lost(problem: str) -> ConstraintError:
     return ConstraintError(f"compiling the constraint {problem}; simplify it", keyword="schema")
 
 
@@ -258,6 +146,7 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _limit_memory()
+    warm()
     gc.freeze()
     answers.write(pickle.dumps(("ready",)))
     answers.flush()

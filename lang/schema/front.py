@@ -25,6 +25,7 @@ from .pruning import pruned
 __all__ = ["normal_form", "relaxed_form"]
 
 _MOST_CHARACTERS = 4_000_000
+_LARGE = 8_000  # characters that are not read in a few milliseconds; much of a schema is prose
 
 
 def normal_form(
@@ -40,7 +41,7 @@ def normal_form(
     try:
         if documents:
             size = len(source) + sum(len(json.dumps(document)) for document in documents.values())
-            return apart.run(_normal_form, size, source, dict(documents), strict, any_order)
+            return apart.run(_normal_form, size, source, dict(documents), strict, any_order, large=_LARGE)
         return _cached(source, strict, any_order)
     except RecursionError as error:
         raise ConstraintError("the schema is nested too deeply", keyword="schema") from error
@@ -96,7 +97,7 @@ def _leave_out(schema: Any, pointer: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _cached(source: str, strict: bool, any_order: bool) -> str:
-    return apart.run(_normal_form, len(source), source, None, strict, any_order)
+    return apart.run(_normal_form, len(source), source, None, strict, any_order, large=_LARGE)
 
 
 def _normal_form(source: str, documents: Mapping[str, Any] | None, strict: bool, any_order: bool) -> str:

@@ -104,16 +104,18 @@ def _has_text(node: Node) -> bool:
 
 def _searched(node: Node) -> tuple[str | None, bool]:
     """The shortest text, breadth first; and whether the search went through everything."""
+    if nullable(node):
+        return "", True
     seen = {node}
     waiting = deque([(node, "")])
     while waiting:
         hurry.check()
         state, text = waiting.popleft()
-        if nullable(state):
-            return text, True
         for code in _representatives(state):
             follower = after(state, code)
             if follower != NOTHING and follower not in seen:
+                if nullable(follower):
+                    return text + chr(code), True
                 if len(seen) >= _MOST_STATES:
                     return None, False
                 seen.add(follower)

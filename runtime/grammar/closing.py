@@ -12,13 +12,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from ...constraint import Constraint
 from ...errors import ConstraintError
-from ...schema.constraint_rules import constraint_rules, rules_in_turns, size
+from ...schema.apart import goes
+from ...schema.constraint_rules import bare, constraint_rules, rules_in_turns, size
 from .matcher import CompiledGrammar, Mask, Matcher
 from .needs import NEVER, Needs
 from .outline import Outline, OutlineError
@@ -31,7 +33,9 @@ __all__ = ["ClosingGrammar", "ClosingMatcher", "Steering", "pauses"]
 _FEED = 256
 _FAR = 4_000
 _LARGE = 4_000  # characters
+_FIRST, _FIRST_LARGE = 2, 8  # places that are followed before the first step
 _TURN = 0.001  # seconds of work before a pause
+_BUSY_PAUSE = 4.0  # of that
 
 
 class Steering:
@@ -43,36 +47,46 @@ class Steering:
         self._lock = threading.Lock()
         self._made = False
         self._reach: Reach | None = None
+        self.making: Future[None] | None = None
+        """Of the thread that makes it ahead, if one does."""
 
-    @property
-    def is_large(self) -> bool:
-        """Whether making it would hold up a step."""
-        return size(self._constraint) > _LARGE
+    def is_ready(self) -> bool:
+        """Whether nobody who asks has to wait for a thread that makes it."""
+        return self.making is None or self.making.done()
 
-    def prepare(self) -> Reach | None:
-        """What is known of the grammar's places, made once; None where the grammar has no outline."""
+    def prepare(self, pause: Callable[[], None] | None = None) -> Reach | None:
+        """What is known of the grammar's places, made once; None where the grammar has no outline.
+
+        Args:
+            pause: called now and then, so that other threads get their turn; None: made at once.
+        """
         with self._lock:
             if not self._made:
                 with contextlib.suppress(OutlineError, RecursionError, ConstraintError):
-                    self._reach = self._made_in_turns() if self.is_large else self._made_at_once()
+                    self._reach = self._made_in_turns(pause or (lambda: None))
                 self._made = True
             return self._reach
 
-    def warm(self, wanted: Callable[[], bool]) -> None:
-        """Follows what most texts will come to, in turns and while it is `wanted`, so that steps need not."""
-        reach = self.prepare()
+    def begin(self, pause: Callable[[], None]) -> None:
+        """Makes it, and follows the places that a text begins with, so that its first steps need not: in turns."""
+        reach = self.prepare(pause)
         if reach is not None:
-            reach.warm(pauses(), wanted)
+            large = size(self._constraint) > _LARGE
+            reach.warm(pause, lambda: True, _FIRST_LARGE if large else _FIRST)
 
-    def _made_at_once(self) -> Reach:
-        outline = Outline(*constraint_rules(self._constraint, self._vocabulary.tool_text_format))
-        return Reach(outline, self._vocabulary, silent=self._silent)
+    def warm(self, pause: Callable[[], None], wanted: Callable[[], bool]) -> None:
+        """Follows what most texts will come to, in turns and while it is `wanted`, so that steps need not."""
+        reach = self.prepare(pause)
+        if reach is not None:
+            reach.warm(pause, wanted)
 
-    def _made_in_turns(self) -> Reach:
-        """In turns of a millisecond, between which other threads may work."""
-        pause = pauses()
-        outline = Outline(*rules_in_turns(self._constraint, self._vocabulary.tool_text_format, pause), pause)
-        return Reach(outline, self._vocabulary, pause, silent=self._silent)
+    def _made_in_turns(self, pause: Callable[[], None]) -> Reach:
+        tool_format = self._vocabulary.tool_text_format
+        if goes(size(self._constraint), bare(self._constraint)):
+            rules, root = rules_in_turns(self._constraint, tool_format, pause)
+        else:
+            rules, root = constraint_rules(self._constraint, tool_format)
+        return Reach(Outline(rules, root, pause), self._vocabulary, pause, silent=self._silent)
 
     @property
     def _silent(self) -> int:
@@ -90,7 +104,8 @@ class ClosingGrammar:
 
     def matcher(self) -> ClosingMatcher:
         """A fresh matcher at the start."""
-        return ClosingMatcher(self._inner.matcher(), self.steering.prepare, self._vocabulary)
+        steering = self.steering
+        return ClosingMatcher(self._inner.matcher(), steering.prepare, self._vocabulary, steering.is_ready)
 
 
 class ClosingMatcher:
@@ -98,9 +113,16 @@ class ClosingMatcher:
 
     closes = True
 
-    def __init__(self, inner: Matcher, reach: Callable[[], Reach | None], vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        inner: Matcher,
+        reach: Callable[[], Reach | None],
+        vocabulary: Vocabulary,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._inner = inner
         self._prepare: Callable[[], Reach | None] | None = reach
+        self._is_ready = is_ready
         self._reach: Reach | None = None
         self._generation = 0
         self._vocabulary = vocabulary
@@ -109,6 +131,11 @@ class ClosingMatcher:
         self._at = 0  # bytes of the data that the place stands behind
         self._place = 0
         self._way: Path | None = None  # tokens that finish the text, as far as they are known
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its masks within a budget can be had without waiting for another thread."""
+        return self._prepare is None or self._is_ready()
 
     def accept(self, token_id: int) -> bool:
         """Advances over a token."""
@@ -307,16 +334,25 @@ class ClosingMatcher:
         return allowed
 
 
-def pauses() -> Callable[[], None]:
-    """A call that now and then gives the interpreter to other threads: for a while, so that one that waits gets it."""
+def pauses(is_busy: Callable[[], bool] = lambda: False, rest: float = 0.25) -> Callable[[], None]:
+    """A call that now and then gives the interpreter to other threads: for a while, so that one that waits gets it.
+
+    Args:
+        is_busy: whether there is more urgent work than what pauses, which then takes a small part of the time.
+        rest: how long a pause is else, in parts of the time worked.
+    """
     began = time.thread_time()
+    due = time.perf_counter() + _TURN
 
     def pause() -> None:
-        nonlocal began
+        nonlocal began, due
+        if time.perf_counter() < due:  # a turn is not over sooner than by the clock, which costs less to read
+            return
         worked = time.thread_time() - began
         if worked > _TURN:
-            time.sleep(worked / 4)
-            began = time.thread_time()
+            time.sleep(worked * (_BUSY_PAUSE if is_busy() else rest))
+            began, worked = time.thread_time(), 0.0
+        due = time.perf_counter() + _TURN - worked
 
     return pause
 

@@ -7,6 +7,7 @@ A constraint that cannot be enforced fails alone, with `ConstraintError`. No tor
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from .vocabulary import Vocabulary
 __all__ = ["Engine", "GrammarCompiler"]
 
 _WORKERS = 2
+_AFTER_S = 0.002  # until who waits for a grammar has got it, which threads that work at once would hold up
 # What a compiled grammar is taken to cost: measured over real schemas, engines do not report it.
 _BASE_COST = 64 * 1024
 _COST_PER_CHARACTER = 64
@@ -35,8 +37,8 @@ class Engine(Protocol):
 
     name: str
 
-    def compile(self, constraint: Constraint, written: Callable[[], None] = ...) -> CompiledGrammar:
-        """Makes a constraint ready, or raises ConstraintError; `written` is called once its grammar's text is."""
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        """Makes a constraint ready, or raises ConstraintError."""
         ...
 
 
@@ -76,7 +78,8 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._beside: ThreadPoolExecutor | None = None
-        self._compiling = 0
+        self._vocabulary_ready: Future[None] | None = None
+        self._compiling = self._preparing = 0
         self._closed = False
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
@@ -90,6 +93,7 @@ class GrammarCompiler:
         compiled = self._cache.get(key)
         if compiled is None:
             compiled = self._compile(constraint)
+            self._prepare_later(compiled)
             self._cache.put(key, compiled, _cost(constraint))
         return compiled
 
@@ -110,28 +114,49 @@ class GrammarCompiler:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-grammar")
                 self._beside = ThreadPoolExecutor(_WORKERS, thread_name_prefix="radicel-steering")
                 apart.start()
-                self._beside.submit(texts_of, self.vocabulary, pauses())
+                self._vocabulary_ready = self._beside.submit(self._prepare_vocabulary)
             self._compiling += 1
             compiling = self._pool.submit(self.compile, constraint)
         compiling.add_done_callback(self._compiled)
         return compiling
 
+    def _prepare_vocabulary(self) -> None:
+        """What is made once for a vocabulary, so that no step makes it."""
+        pause = self._pauses()
+        self.vocabulary.prepare(pause)
+        texts_of(self.vocabulary, pause)
+
     def _compiled(self, _: Future[CompiledGrammar]) -> None:
         with self._lock:
             self._compiling -= 1
 
-    def _prepared(self, steering: Steering) -> Future[None] | None:
-        """Has what closing takes made by another thread, beside the engine's compiling; None without threads."""
-        with self._lock:
-            if self._beside is None:
-                return None
-            return self._beside.submit(self._prepare, steering)
-
-    def _prepare(self, steering: Steering) -> None:
-        steering.prepare()
+    def _prepare_later(self, compiled: CompiledGrammar) -> None:
+        """Has what closing takes made by another thread, after the compiling: a request begins to run meanwhile."""
+        if not isinstance(compiled, ClosingGrammar):
+            return
         with self._lock:
             if self._beside is not None:
-                self._beside.submit(steering.warm, lambda: self._beside is not None and not self._compiling)
+                self._preparing += 1
+                compiled.steering.making = self._beside.submit(self._prepare, compiled.steering)
+
+    def _prepare(self, steering: Steering) -> None:
+        time.sleep(_AFTER_S)
+        try:
+            self._wait_for(self._vocabulary_ready)
+            steering.begin(self._pauses())
+        finally:
+            with self._lock:
+                self._preparing -= 1
+                if self._beside is not None:
+                    self._beside.submit(steering.warm, self._pauses(1.0), self._is_idle)
+
+    def _pauses(self, rest: float = 0.25) -> Callable[[], None]:
+        """Compiling comes first: a request waits for it before it begins, and for the rest beside its prompt."""
+        return pauses(lambda: self._compiling > 0, rest)
+
+    def _is_idle(self) -> bool:
+        """Whether nobody waits for what is made here."""
+        return self._beside is not None and not (self._compiling or self._preparing)
 
     def close(self) -> None:
         """Ends the workers and drops the cache. A second call does nothing."""
@@ -145,6 +170,13 @@ class GrammarCompiler:
             apart.stop()
         self._cache.clear()
 
+    @staticmethod
+    def _wait_for(*making: Future[None] | None) -> None:
+        """For what a step would have to wait for else."""
+        for one in making:
+            if one is not None:
+                one.result()
+
     @property
     def cached(self) -> int:
         """How many compiled grammars are kept."""
@@ -157,13 +189,10 @@ class GrammarCompiler:
         engine = self._engine(self._engine_name or engine_for(constraint))
         try:
             if constraint.on_budget != "close":
-                return engine.compile(constraint)
-            steering = Steering(constraint, self.vocabulary)
-            making: list[Future[None] | None] = []
-            compiled = engine.compile(constraint, lambda: making.append(self._prepared(steering)))
-            if steering.is_large and making and making[0] is not None:
-                making[0].result()  # a step would wait for it
-            return ClosingGrammar(compiled, steering, self.vocabulary)
+                compiled = engine.compile(constraint)
+                self._wait_for(self._vocabulary_ready)
+                return compiled
+            return ClosingGrammar(engine.compile(constraint), Steering(constraint, self.vocabulary), self.vocabulary)
         except ConstraintError:
             raise
         except (RuntimeError, ValueError, RecursionError) as error:

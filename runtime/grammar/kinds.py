@@ -16,7 +16,7 @@ from ...schema.grammar_ast import Bag, Foreign, Token
 from ...schema.regex_ast import Alt, And, Chars, Node, Not, Repeat, Seq
 from .texts import Ints
 
-__all__ = ["first_of_each", "kinds_of", "nodes_of", "within"]
+__all__ = ["first_of_each", "kinds_of", "nodes_of", "sets_of", "within"]
 
 
 def first_of_each(kinds: Ints, count: int) -> Ints:
@@ -31,7 +31,7 @@ def kinds_of(codes: Ints, rules: Iterable[Node], pause: Callable[[], None]) -> I
     labels = np.zeros(len(codes), np.int64)
     packed = np.zeros(len(codes), np.uint64)
     bits = 0
-    for chars in _sets(rules, pause):
+    for chars in sets_of(rules, pause):
         packed |= within(codes, chars) << np.uint64(bits)
         bits += 1
         if bits == 48:
@@ -53,7 +53,7 @@ def _refined(labels: NDArray[np.int64], packed: NDArray[np.uint64]) -> NDArray[n
     return found.astype(np.int64)
 
 
-def _sets(rules: Iterable[Node], pause: Callable[[], None]) -> Iterator[CharSet]:
+def sets_of(rules: Iterable[Node], pause: Callable[[], None]) -> Iterator[CharSet]:
     """The sets of characters in a grammar, each once."""
     found: set[CharSet] = set()
     for node in nodes_of(rules, pause):

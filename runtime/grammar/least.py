@@ -158,7 +158,7 @@ class _Search:
     def _begun(self, place: Place, begun: bytes) -> Iterator[Place]:
         """After each kind of character that begins so."""
         low, high = _reach(begun)
-        codes = {code for token, state, _ in place.readings if token for code in kinds(token.nodes[state], low, high)}
+        codes = {code for token, state, _ in place.readings if token for code in kinds(token.node(state), low, high)}
         for code in sorted(codes):
             after = self._step(place, chr(code))
             if after is not None:
@@ -174,7 +174,7 @@ class _Search:
 
 def _able(place: Place, texts: Sequence[_Text]) -> Sequence[_Text]:
     """Those of the sorted texts that begin with a character which may stand there, or within one."""
-    nodes = [token.nodes[state] for token, state, _ in place.readings if token]
+    nodes = [token.node(state) for token, state, _ in place.readings if token]
     allowed = union(*(ends(node, first=True) for node in nodes))
     if len(allowed) > _FEW_RANGES:
         return texts

@@ -37,14 +37,13 @@ class LLGuidanceEngine:
         wrapper = TokenizerWrapper(_Tokens(vocabulary))
         self.tokenizer = LLTokenizer(wrapper, eos_token=sorted(vocabulary.end_ids))
 
-    def compile(self, constraint: Constraint, written: Callable[[], None] = lambda: None) -> LLGuidanceGrammar:
-        """Makes a constraint ready; `written` is called once its grammar's text is there.
+    def compile(self, constraint: Constraint) -> LLGuidanceGrammar:
+        """Makes a constraint ready.
 
         Raises:
             ConstraintError: llguidance cannot read or enforce it.
         """
         grammar = llguidance_grammar(constraint, self._vocabulary.tool_format)
-        written()
         began = time.perf_counter()
         matcher = self._start(grammar)
         quickly = time.perf_counter() - began < _QUICK_S

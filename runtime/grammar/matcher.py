@@ -23,7 +23,11 @@ def mask_words(vocab_size: int) -> int:
 
 
 class Matcher(Protocol):
-    """The state of one sequence in its grammar. Used by one thread at a time."""
+    """The state of one sequence in its grammar. Used by one thread at a time.
+
+    One that another thread still works for has `is_ready`: until that is true its masks may have to be waited for, and
+    the scheduler holds the sequence at its prompt's last token.
+    """
 
     def accept(self, token_id: int) -> bool:
         """Advances over a token (changes state). False, and no change, where the grammar does not allow it.

@@ -11,11 +11,10 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ...schema.charsets import ANY, CharSet
+from ...schema.charsets import CharSet
 from ...schema.grammar_ast import Bag, Foreign, Ref, Rules, Token
-from ...schema.quoted import json_string
-from ...schema.regex_ast import NOTHING, Alt, Chars, Node, Repeat, Seq, nullable
-from ...schema.regex_run import after, completion, first_sets
+from ...schema.regex_ast import NOTHING, Alt, Chars, Node, Repeat, Seq
+from .automata import Automata, Automaton
 
 __all__ = ["Cell", "Outline", "OutlineError", "Place"]
 
@@ -24,57 +23,11 @@ _MOST_CHARACTERS = 20_000
 _MOST_CELLS = 100_000
 _MOST_ROUNDS = 200
 _MOST_RULES = 2_000
+_LOOK = 8  # readings of fixed texts take as much time as one of another token
 
 
 class OutlineError(Exception):
     """The grammar has too many readings, or no finite completion is known."""
-
-
-class _Token:
-    """A token's automaton, its states made when they are first seen."""
-
-    def __init__(self, node: Node) -> None:
-        self.nodes = [node]
-        self._numbers = {node: 0}
-        self._next: dict[tuple[int, str], int] = {}
-        self._rest: dict[int, str | None] = {}
-        self._sets: dict[int, tuple[CharSet, ...]] = {}
-        self.is_free_string = isinstance(node, Seq) and _is_free_string(node)
-
-    def step(self, state: int, char: str) -> int:
-        """The state after a character; -1 where it cannot stand there."""
-        found = self._next.get((state, char))
-        if found is None:
-            node = after(self.nodes[state], ord(char))
-            if node == NOTHING:
-                found = -1
-            else:
-                found = self._numbers.setdefault(node, len(self.nodes))
-                if found == len(self.nodes):
-                    self.nodes.append(node)
-            self._next[state, char] = found
-        return found
-
-    def may_end(self, state: int) -> bool:
-        return nullable(self.nodes[state])
-
-    def sets(self, state: int) -> tuple[CharSet, ...]:
-        """The sets of characters that it asks of there."""
-        if state not in self._sets:
-            self._sets[state] = tuple(first_sets(self.nodes[state]))
-        return self._sets[state]
-
-    def rest(self, state: int) -> str | None:
-        """The shortest rest of the token, as far as one is found."""
-        if state not in self._rest:
-            self._rest[state] = completion(self.nodes[state])
-        return self._rest[state]
-
-
-def _is_free_string(node: Seq) -> bool:
-    """Whether a token is a JSON string of any characters, its length apart."""
-    middle = node.items[1] if len(node.items) == 3 else None
-    return isinstance(middle, Repeat) and json_string(Repeat(Chars(ANY), middle.low, middle.high)) == node
 
 
 @dataclass(frozen=True)
@@ -107,7 +60,7 @@ class Cell:
         return "".join(parts)
 
 
-_Reading = tuple["_Token | None", int, "Cell | None"]
+_Reading = tuple["Automaton | None", int, "Cell | None"]
 """(token being read, its state, what comes after it); no token and nothing after it: the text is over."""
 
 
@@ -128,11 +81,16 @@ class Place:
         return any(token is None for token, _, _ in self.readings)
 
     @property
-    def sets(self) -> Iterator[CharSet]:
+    def sets(self) -> tuple[CharSet, ...]:
         """The sets of characters that its readings ask of: those in the same ones lead to the same place."""
-        for token, state, _ in self.readings:
-            if token is not None:
-                yield from token.sets(state)
+        if len(self.readings) == 1 and (token := self.readings[0][0]) is not None:
+            return token.sets(self.readings[0][1])
+        return tuple(chars for token, state, _ in self.readings if token is not None for chars in token.sets(state))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a character that is in none of these sets cannot stand here."""
+        return all(token is None or token.is_plain for token, _, _ in self.readings)
 
     @property
     def in_free_string(self) -> bool:
@@ -152,9 +110,12 @@ class Outline:
     def __init__(self, rules: Rules, root: str, pause: Callable[[], None] = lambda: None) -> None:
         self._pause = pause
         self.rules = rules
-        self._tokens: dict[Node, _Token] = {}
+        self.work = 0
+        """Goes up with what was looked at."""
+        self._automata = Automata()
         self._cells: dict[tuple[int, int], Cell] = {}
         self._texts: dict[str, str] = {}
+        self._afters: dict[int, tuple[tuple[tuple[int, int, int], _Reading], ...]] = {}  # by cells, which are kept
         self._settled = False  # whether the rules' texts are final
         if len(rules) > _MOST_RULES:
             raise OutlineError("too many rules")
@@ -175,18 +136,19 @@ class Outline:
             OutlineError: too many readings.
         """
         found: dict[tuple[int, int, int], _Reading] = {}
+        looked_at = 0
         for token, state, rest in place.readings:
             if token is None:
                 continue
+            looked_at += 1 if token.text is not None else _LOOK
             later = token.step(state, char)
             if later < 0:
                 continue
             found.setdefault((id(token), later, id(rest)), (token, later, rest))
             if token.may_end(later):
-                for reading in self._place(
-                    [] if rest is None else [(rest.item, rest.rest)], over=rest is None
-                ).readings:
-                    found.setdefault((id(reading[0]), reading[1], id(reading[2])), reading)
+                for key, reading in self._after(rest):
+                    found.setdefault(key, reading)
+        self.work += 4 + looked_at // _LOOK
         if len(found) > _MOST_READINGS:
             raise OutlineError("too many readings")
         return Place(tuple(found.values()))
@@ -223,6 +185,14 @@ class Outline:
                 best, least = (first, rest), size
         return best
 
+    def _after(self, rest: Cell | None) -> tuple[tuple[tuple[int, int, int], _Reading], ...]:
+        """What may be read once a token is over, each with its mark."""
+        found = self._afters.get(id(rest))
+        if found is None:
+            place = self._place([] if rest is None else [(rest.item, rest.rest)], over=rest is None)
+            found = self._afters[id(rest)] = tuple(zip(place.key, place.readings))
+        return found
+
     def _place(self, waiting: list[tuple[Node | _Seen, Cell | None]], over: bool = False) -> Place:
         """Every token that may be read next."""
         found: dict[tuple[int, int], _Reading] = {(0, 0): (None, 0, None)} if over else {}
@@ -236,7 +206,7 @@ class Outline:
             if len(found) + len(waiting) > _MOST_READINGS or len(visited) > 20 * _MOST_READINGS:
                 raise OutlineError("too many readings")
             if isinstance(item, (Token, Foreign, Chars)):
-                token = self._token(item if isinstance(item, Chars) else item.node)
+                token = self._automata.of(item if isinstance(item, Chars) else item.node)
                 found.setdefault((id(token), id(rest)), (token, 0, rest))
                 if not token.may_end(0):
                     continue
@@ -298,11 +268,6 @@ class Outline:
             cell = self._cells[key] = Cell(item, rest, own or "", size)
         return cell
 
-    def _token(self, node: Node) -> _Token:
-        if node not in self._tokens:
-            self._tokens[node] = _Token(node)
-        return self._tokens[node]
-
     def _shortest_rules(self) -> None:
         for _ in range(_MOST_ROUNDS):
             grew = False
@@ -347,7 +312,7 @@ class Outline:
             return self._texts.get(item.name)
         if isinstance(item, (Token, Foreign, Chars)):
             self._pause()
-            return self._token(item if isinstance(item, Chars) else item.node).rest(0)
+            return self._automata.of(item if isinstance(item, Chars) else item.node).rest(0)
         if isinstance(item, Seq):
             return _joined([self._shortest(part) for part in item.items])
         if isinstance(item, Alt):

@@ -6,7 +6,7 @@ characters of a kind are those that no part of the grammar tells apart; one of e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,29 @@ class TooMuchWork(Exception):
     """To follow all tokens would take too long; what was found is kept."""
 
 
+class _Told:
+    """The kinds of characters that some sets tell apart.
+
+    Args:
+        first: a kind of each class.
+        own: the class of each kind.
+        outside: the class of those that are in none of the sets.
+    """
+
+    def __init__(self, first: list[int], own: NDArray[np.int64], outside: int | None) -> None:
+        self.first = first
+        self.own = own
+        self.outside = outside
+        self._among: dict[int, list[int]] = {}
+
+    def among(self, kinds: Ints, mark: int) -> list[int]:
+        """A kind of each class that some kinds are of; `mark` stands for these."""
+        found = self._among.get(mark)
+        if found is None:
+            found = self._among[mark] = [self.first[own] for own in np.unique(self.own[kinds]).tolist()]
+        return found
+
+
 class Places:
     """The numbered places of one outline.
 
@@ -55,7 +78,6 @@ class Places:
         self._count = int(self._kinds.max(initial=-1)) + 1
         self._sample_codes = self._texts.codes[first_of_each(self._kinds, self._count)]
         self._samples = list(map(chr, self._sample_codes.tolist()))
-        self._sets: dict[int, tuple[CharSet, NDArray[np.uint64]]] = {}  # by identity; kept so that it stays theirs
         self.generation = 0
         self.start = outline.start
         self._forget()
@@ -64,6 +86,8 @@ class Places:
         self.generation += 1
         self._places: list[Place] = []
         self._numbers: dict[object, int] = {}
+        self._sets: dict[int, tuple[CharSet, NDArray[np.uint64]]] = {}  # by identity; kept so that it stays theirs
+        self._told: dict[tuple[int, ...], _Told] = {}
         self._next: Ints = np.full((64, max(1, self._count)), UNKNOWN, np.int32)
         self._work = 0
         self._bytes = 0
@@ -111,8 +135,9 @@ class Places:
     def _odd_step(self, number: int, char: str) -> int:
         """A step over a character that is in no token as a whole."""
         place = self._places[number]
-        self._work += len(place.readings) + 4
+        before = self._outline.work
         later = self._outline.step(place, char)
+        self._work += self._outline.work - before
         return self.number(later) if later.readings else DEAD
 
     def _stepped(self, number: int, kind: int) -> int:
@@ -127,28 +152,48 @@ class Places:
         found: Ints = self._next[numbers, kinds]
         unknown = found == UNKNOWN
         if unknown.any():
-            for number in np.unique(numbers[unknown]).tolist():
+            for number in sorted(set(numbers[unknown].tolist())):
                 self._fill_row(number)
             found = self._next[numbers, kinds]
         return found
 
     def _fill_row(self, number: int) -> None:
         """What follows a place, by every kind of character; those that it does not tell apart are tried once."""
-        signs = np.zeros(self._count, np.uint64)
-        bits = 0
-        for chars in {id(chars): chars for chars in self._places[number].sets}.values():
-            if bits == 64:
-                signs = np.unique(signs, return_inverse=True)[1].astype(np.uint64)
-                bits = _BITS
-            signs |= self._members(chars) << np.uint64(bits)
-            bits += 1
-        _, first, own = np.unique(signs, return_index=True, return_inverse=True)
-        row = np.empty(len(first), np.int32)
-        for at, kind in enumerate(first.tolist()):
+        told = self._told_apart(number)
+        row = np.full(len(told.first), DEAD, np.int32)
+        outside = told.outside if self._places[number].is_plain else None
+        for at, kind in enumerate(told.first):
+            if at == outside:
+                continue
             if self._worked_enough:
                 raise TooMuchWork
             row[at] = self._stepped(number, kind)
-        self._next[number] = row[own.reshape(-1)]
+        self._next[number] = row[told.own]
+
+    def _told_apart(self, number: int) -> _Told:
+        """The kinds of characters that a place tells apart: many places ask of the same sets."""
+        sets = self._places[number].sets
+        key = tuple(map(id, sets))
+        found = self._told.get(key)
+        if found is None:
+            found = self._told[key] = self._parted({id(chars): chars for chars in sets}.values())
+        return found
+
+    def _parted(self, sets: Iterable[CharSet]) -> _Told:
+        signs = np.zeros(self._count, np.uint64)
+        inside = np.zeros(self._count, np.uint64)
+        bits = 0
+        for chars in sets:
+            if bits == 64:
+                signs = np.unique(signs, return_inverse=True)[1].astype(np.uint64)
+                bits = _BITS
+            members = self._members(chars)
+            signs |= members << np.uint64(bits)
+            inside |= members
+            bits += 1
+        _, first, own = np.unique(signs, return_index=True, return_inverse=True)
+        outside = np.flatnonzero(inside[first] == 0)
+        return _Told(first.tolist(), own.reshape(-1), int(outside[0]) if len(outside) else None)
 
     def _members(self, chars: CharSet) -> NDArray[np.uint64]:
         """Of each kind of character, whether it is in a set of the grammar."""

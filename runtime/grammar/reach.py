@@ -5,58 +5,45 @@ that finish it after that token. So which tokens still fit a budget is known exa
 met to the end: each place keeps the tokens of its own way out.
 
 Places are numbered as they are seen, characters are taken together where no part of the grammar tells them apart, and
-what follows is kept in a table [place, kind of character]: all tokens are followed through it side by side. Those of
-one string's ordinary characters differ by their length alone, and are not followed one by one.
+what follows is kept in a table [place, kind of character] (`places.py`), through which all tokens are followed
+(`spread.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from ...schema.grammar_ast import Foreign
 from .kinds import nodes_of
-from .matcher import Mask, mask_words
+from .matcher import Mask
 from .needs import NEVER, Needs
-from .outline import Outline, OutlineError, Place
-from .places import DEAD, UNKNOWN, Places, TooMuchWork
+from .outline import Cell, Outline, OutlineError, Place
+from .places import TooMuchWork
+from .spread import Alike, Spread
 from .texts import Ints, whole_characters
 from .vocabulary import Vocabulary
 
 __all__ = ["Path", "Reach", "TooMuchWork"]
 
-_MOST_WARM = 500
+_MOST_WARM = 48
+_MOST_WARM_BYTES = 1024 * 1024
+_MOST_LIKELY = 4
 _LONG = 256  # characters that are not spelled together with what is before them
-_FEWEST_ORDINARY = 2_000
-_FEW = 16  # tokens that are followed one by one
 _MOST_TRIED = 48
 _SPARE = 3
 _ZONE = 12
 
-Flags = NDArray[np.bool_]
 Path = tuple[int, ...]
 """Tokens that finish a text."""
 
 
-@dataclass(frozen=True)
-class _Ordinary:
-    """The tokens made of some kinds of characters alone, and the others."""
-
-    kinds: Ints  # of the ordinary characters
-    longest: int  # characters of the longest token
-    masks: dict[int, Mask]  # characters → the tokens of so many ordinary ones
-    others: Ints  # places in `TokenTexts.ids`
-    runs: Ints  # how many ordinary characters each of these begins with
-    next: dict[int, int] = field(default_factory=dict)  # place → where any of the characters leads
-
-
-class Reach(Places):
+class Reach(Spread):
     """The places of one outline, as far as texts came to them; used by whoever holds its `lock`.
 
     Args:
@@ -75,16 +62,8 @@ class Reach(Places):
         silent: int = 0,
     ) -> None:
         super().__init__(outline, vocabulary, pause)
-        count = self._count
-        self._flat: Ints = self._kinds[self._texts.flat] if len(self._texts.flat) else self._texts.flat
-        self._weights = np.bincount(self._flat, minlength=count)
-        pause()
-        firsts = np.full(len(self._texts.ids), count, np.int32)  # those without a whole character come last
-        some = self._texts.sizes > 0
-        firsts[some] = self._flat[self._texts.starts[some]]
-        self._order = np.argsort(firsts, kind="stable").astype(np.int32)
-        self._bounds = np.searchsorted(firsts[self._order], np.arange(count + 2))
-        self._finishes = np.where(self._texts.finishes < 0, 0, self._kinds[self._texts.finishes])
+        finishes = self._texts.finishes
+        self._finishes = np.where(finishes < 0, 0, self._kinds[finishes])
         self.lock = threading.Lock()
         foreign = any(isinstance(node, Foreign) for node in nodes_of(outline.rules.values(), pause))
         self.spare = silent + (_SPARE if foreign else 0)
@@ -100,8 +79,8 @@ class Reach(Places):
         self._paths: dict[int, Path | None] = {}
         self._needs: Ints = np.full(len(self._next), -1, np.int32)
         self._rests: dict[int, Path | None] = {}
+        self._ways: dict[tuple[str, int], Path | None] = {}
         self._profiles: dict[int, Needs] = {}
-        self._ordinary: dict[bytes, _Ordinary | None] = {}
         self._sampled: dict[tuple[int, bytes, int], Needs] = {}
 
     @override
@@ -109,22 +88,43 @@ class Reach(Places):
         super()._make_room()
         self._needs = np.concatenate([self._needs, np.full_like(self._needs, -1)])
 
-    def warm(self, pause: Callable[[], None], wanted: Callable[[], bool]) -> None:
-        """Follows all tokens from the places of the shortest text, so that no step has to: most texts come there."""
-        if not wanted():
-            return
+    def warm(self, pause: Callable[[], None], wanted: Callable[[], bool], most: int = _MOST_WARM) -> None:
+        """Follows all tokens where most texts will come, so that no step has to.
+
+        That is along the shortest text, and from there where most tokens lead, up to so many places.
+        """
+        waiting = deque([self.start])
+        seen: set[object] = set()
         with self.lock:
-            place, path = self.start, self.path(self.number(self.start)) or ()
-        for token_id in path:
-            pause()
+            path = deque(self.path(self.number(self.start)) or ())
+        while waiting and len(seen) < most and wanted():
+            place = waiting.popleft()
+            if place.key in seen:
+                continue
+            seen.add(place.key)
             with self.lock, contextlib.suppress(TooMuchWork, OutlineError):
                 number = self.number(place)
                 self.after(number)
-                later = self.walk(number, whole_characters(self._vocabulary.text_bytes[token_id]))
-                if later >= 0 and len(self._places) < _MOST_WARM and wanted():
-                    place = self._places[later]
-                    continue
-            break
+                if path:
+                    along = self.walk(number, whole_characters(self._vocabulary.text_bytes[path.popleft()]))
+                    if along >= 0:
+                        waiting.appendleft(self._places[along])
+                waiting += [self._places[later] for later in self._likely(number)]
+                if self._bytes > _MOST_WARM_BYTES:
+                    break
+            pause()
+
+    def _likely(self, number: int) -> list[int]:
+        """Where most of the tokens lead."""
+        _, finals, alike = self.leads(number)
+        places, counts = np.unique(finals, return_counts=True)
+        most_first = places[np.argsort(-counts, kind="stable")[:_MOST_LIKELY]].tolist()
+        return [later for later in (*([] if alike is None else alike.chain[1:3].tolist()), *most_first) if later >= 0]
+
+    @property
+    def num_followed(self) -> int:
+        """Places that all tokens were followed from and that are kept."""
+        return len(self._profiles)
 
     # ---- the way out
 
@@ -156,7 +156,12 @@ class Reach(Places):
         ending = self._outline.ending(place)
         if ending is None:
             return None
-        first, rest = ending
+        key = ending[0], id(ending[1])  # cells are kept
+        if key not in self._ways:
+            self._ways[key] = self._way(*ending)
+        return self._ways[key]
+
+    def _way(self, first: str, rest: Cell | None) -> Path | None:
         if rest is None or len(first) + (rest.size or 0) <= _LONG:
             return self._spelled(first + ("" if rest is None else rest.text))
         if id(rest) not in self._rests:
@@ -213,11 +218,13 @@ class Reach(Places):
         found = self._sampled.get(key)
         if found is None:
             self._work = 0
-            bits = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.size])
             if rest:
-                bits = bits[np.isin(bits, self._texts.late)]
-            elif len(bits) > _MOST_TRIED:
-                bits = bits[np.linspace(0, len(bits) - 1, _MOST_TRIED).astype(np.int64)]
+                late = self._texts.late
+                bits = late[row[late >> 5] >> (late & 31) & 1 != 0]
+            else:
+                bits = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.size])
+                if len(bits) > _MOST_TRIED:
+                    bits = bits[np.linspace(0, len(bits) - 1, _MOST_TRIED).astype(np.int64)]
             ids: list[int] = []
             needs: list[int] = []
             for token_id in bits.tolist():
@@ -233,42 +240,39 @@ class Reach(Places):
         return found
 
     def _followed(self, number: int) -> Needs:
-        chain, ordinary = self._chain(number)
-        if ordinary is None:
-            chosen = self._beginning_at(number)
-            finals = self._finals(np.full(len(chosen), number, np.int32), chosen, np.zeros(len(chosen), np.int32))
-        else:
-            chosen = ordinary.others
-            finals = self._finals(np.array(chain, np.int32)[ordinary.runs], chosen, ordinary.runs)
-        live = finals >= 0
-        chosen, finals = chosen[live], finals[live]
+        chosen, finals, alike = self.leads(number)
         needs = self._needs_of(finals)
         begun = self._texts.begun[chosen]
         cut = np.flatnonzero(begun >= 0)
         if len(cut):
             needs[cut] = self._needs_of_begun(finals[cut], begun[cut])
         known = needs < NEVER
-        by_size = []
-        if ordinary is not None:
-            for size, mask in ordinary.masks.items():
-                if chain[size] >= 0:
-                    by_size.append((self.need(chain[size]), mask))
+        by_size = [] if alike is None else self._by_size(alike)
         every = [int(needs[known].max(initial=0)), *(need for need, _ in by_size)]
         most = max(every) if by_size or known.any() else NEVER
         return Needs(most, by_size, self._texts.ids[chosen[known]], needs[known])
 
-    def _beginning_at(self, number: int) -> Ints:
-        """The tokens whose first character may stand at a place, and those without a whole one."""
-        row = self._fill(np.full(self._count, number, np.int32), np.arange(self._count, dtype=np.int32))
-        kinds = [*np.flatnonzero(row >= 0).tolist(), self._count]
-        return np.concatenate([self._order[self._bounds[kind] : self._bounds[kind + 1]] for kind in kinds])
+    def _by_size(self, alike: Alike) -> list[tuple[int, Mask]]:
+        """What is needed after tokens that differ by their length alone, with the tokens."""
+        ordinary = alike.ordinary
+        places = alike.chain[ordinary.sizes]
+        live = int((places >= 0).sum())  # once it is over, it stays over
+        needs = self._needs_of(places[:live])
+        ends = [*np.flatnonzero(needs[1:] != needs[:-1]).tolist(), live - 1] if live else []
+        found, first = [], 0
+        for last in ends:
+            mask = ordinary.mask(first, last)
+            if needs[last] < NEVER:
+                found.append((int(needs[last]), mask if alike.apart is None else mask & ~alike.apart))
+            first = last + 1
+        return found
 
     def _needs_of(self, numbers: Ints) -> Ints:
         """What each of these places needs."""
         needs: Ints = self._needs[numbers]
         unknown = needs < 0
         if unknown.any():
-            for number in np.unique(numbers[unknown]).tolist():
+            for number in sorted(set(numbers[unknown].tolist())):
                 self.need(number)
             needs = self._needs[numbers]
         return needs
@@ -282,107 +286,3 @@ class Reach(Places):
         needs[works] = self._needs_of(later[works]) + self._texts.finish_sizes[begun][works]
         best: Ints = needs.min(axis=1)
         return best
-
-    def _finals(self, states: Ints, chosen: Ints, at: Ints) -> Ints:
-        """Where each of these tokens leads, whose first `at` characters led to `states`; -1: nowhere."""
-        finals = np.full(len(chosen), DEAD, np.int32)
-        alive = np.flatnonzero(states >= 0)
-        chosen, states = chosen[alive], states[alive]
-        at = self._texts.starts[chosen] + at[alive]
-        ends = self._texts.starts[chosen] + self._texts.sizes[chosen]
-        while len(alive) > _FEW:
-            over = at == ends
-            if over.any():
-                finals[alive[over]] = states[over]
-                going = ~over
-                alive, states, at, ends = alive[going], states[going], at[going], ends[going]
-            states = self._fill(states, self._flat[at])
-            going = states >= 0
-            alive, states, at, ends = alive[going], states[going], at[going] + 1, ends[going]
-        for which, state, start, end in zip(alive.tolist(), states.tolist(), at.tolist(), ends.tolist()):
-            finals[which] = self._followed_alone(state, self._flat[start:end].tolist())
-        return finals
-
-    def _followed_alone(self, number: int, kinds: list[int]) -> int:
-        for kind in kinds:
-            later = self._next.item(number, kind)
-            number = self._stepped(number, kind) if later == UNKNOWN else later
-            if number < 0:
-                break
-        return number
-
-    def _chain(self, number: int) -> tuple[list[int], _Ordinary | None]:
-        """The places after 0, 1, 2 … ordinary characters, where any of these lead to the same one."""
-        every = np.arange(self._count, dtype=np.int32)
-        row = self._fill(np.full(self._count, number, np.int32), every)
-        targets, own = np.unique(row, return_inverse=True)
-        weights = np.bincount(own.reshape(-1), self._weights)
-        weights[targets < 0] = -1
-        best = int(np.argmax(weights))
-        if targets[best] < 0:
-            return [], None
-        kinds = own.reshape(-1) == best
-        begin = (self._bounds[1:] - self._bounds[:-1])[: self._count][kinds].sum()
-        ordinary = self._made_of(kinds) if begin >= _FEWEST_ORDINARY else None
-        if ordinary is None:
-            return [], None
-        chain = [number]
-        while len(chain) <= ordinary.longest:
-            later = self._next_ordinary(chain[-1], ordinary)
-            if later is None:
-                return [], None
-            chain.append(later)
-        return chain, ordinary
-
-    def _next_ordinary(self, number: int, ordinary: _Ordinary) -> int | None:
-        """Where every ordinary character leads from a place; None: not all to the same one."""
-        if number < 0:
-            return DEAD
-        found = ordinary.next.get(number)
-        if found is None:
-            later = self._fill(np.full(len(ordinary.kinds), number, np.int32), ordinary.kinds)
-            found = int(later[0]) if (later == later[0]).all() else UNKNOWN
-            ordinary.next[number] = found
-        return None if found == UNKNOWN else found
-
-    def _made_of(self, kinds: Flags) -> _Ordinary | None:
-        """The tokens made of some kinds of characters; None where there are few."""
-        key = kinds.tobytes()
-        if key not in self._ordinary:
-            if len(self._ordinary) > 64:
-                self._ordinary.clear()
-            self._ordinary[key] = self._split(kinds)
-        return self._ordinary[key]
-
-    def _split(self, kinds: Flags) -> _Ordinary | None:
-        texts = self._texts
-        some = np.flatnonzero(texts.sizes > 0)
-        if not len(some):
-            return None
-        # What begins where the next one does adds up to nothing, so only tokens with characters are summed.
-        whole = np.minimum.reduceat(kinds[self._flat].astype(np.int8), texts.starts[some]).astype(np.bool_)
-        plain = np.zeros(len(texts.ids), np.bool_)
-        plain[some] = whole
-        plain &= texts.begun < 0
-        if 2 * plain.sum() < len(plain):  # following them all takes less
-            return None
-        masks = {}
-        for size in np.unique(texts.sizes[plain]).tolist():
-            flags = np.zeros(mask_words(self._vocabulary.size) * 32, np.bool_)
-            flags[texts.ids[plain & (texts.sizes == size)]] = True
-            masks[size] = np.packbits(flags, bitorder="little").view(np.int32)
-        others = np.flatnonzero(~plain).astype(np.int32)
-        own = np.flatnonzero(kinds).astype(np.int32)
-        return _Ordinary(own, int(texts.sizes.max()), masks, others, self._runs(kinds, others))
-
-    def _runs(self, kinds: Flags, chosen: Ints) -> Ints:
-        """How many characters of these kinds each token begins with."""
-        at = self._texts.starts[chosen]
-        sizes = self._texts.sizes[chosen]
-        runs = np.zeros(len(chosen), np.int32)
-        going = np.flatnonzero(sizes > 0)
-        while len(going):
-            going = going[kinds[self._flat[at[going] + runs[going]]]]
-            runs[going] += 1
-            going = going[runs[going] < sizes[going]]
-        return runs

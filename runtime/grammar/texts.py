@@ -12,18 +12,16 @@ import weakref
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .tries import Ints, Trie
 from .vocabulary import Vocabulary
 
-__all__ = ["TokenTexts", "texts_of", "whole_characters"]
+__all__ = ["Ints", "TokenTexts", "texts_of", "whole_characters"]
 
 _LATER = bytes(range(0x80, 0xC0))
 _TAILS = (b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\xa0\x80", b"\x80\x80\x80", b"\x90\x80\x80")
 _MOST_TAILS = 3
 _TURN = 512
-
-Ints = NDArray[np.int32]
 
 
 class TokenTexts:
@@ -40,6 +38,8 @@ class TokenTexts:
         finishes: beginning → places in `codes` of characters that begin so, -1 where there are fewer.
         finish_sizes: the bytes that each of them still takes.
         late: tokens that begin inside a character.
+        firsts: how many tokens begin with each of the characters.
+        trie: the characters of all tokens, those that begin inside of one left out.
     """
 
     def __init__(self, vocabulary: Vocabulary, pause: Callable[[], None] = lambda: None) -> None:
@@ -82,6 +82,10 @@ class TokenTexts:
                 self.finish_sizes[row, column] = len(tail)
         self.late: Ints = np.array(late, np.int32)
         self.index = {chr(code): place for place, code in enumerate(self.codes.tolist())}
+        begin = self.starts[self.sizes > 0]
+        self.firsts: Ints = np.bincount(self.flat[begin], minlength=len(self.codes)).astype(np.int32)
+        pause()
+        self.trie = Trie(self.flat, self.starts, self.sizes, pause)
 
     def tails(self, rest: bytes) -> dict[str, bytes]:
         """Characters that begin so, and what of each is left; only such as tokens of one byte can spell."""

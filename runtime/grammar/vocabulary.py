@@ -8,7 +8,7 @@ No torch here.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,16 @@ class Vocabulary:
         self.text_bytes = tuple(b"" if i in self.special_ids else t for i, t in enumerate(padded))
         """What each id may add to a constrained text: nothing for special ids."""
 
+    def prepare(self, pause: Callable[[], None] = lambda: None) -> None:
+        """Makes what the first texts need, which is made when it is asked for otherwise.
+
+        Args:
+            pause: called now and then, so that other threads get their turn.
+        """
+        for name in ("_tokenizer", "_by_bytes", "_singles", "_beginnings", "_sorted_ids", "markers"):
+            getattr(self, name)
+            pause()
+
     def empty_mask(self) -> Mask:
         """A mask that allows nothing."""
         return np.zeros(mask_words(self.size), dtype=np.int32)
@@ -79,18 +89,23 @@ class Vocabulary:
             if len(self._longer) >= _MOST_STARTS:
                 self._longer.clear()
                 self.replacing.clear()
+            keys, ids = self._sorted
+            at, end = self._going_on(start)
             groups: dict[int, list[int]] = {}
-            for token_id in self._going_on(start):
-                groups.setdefault(self.text_bytes[token_id][len(start)], []).append(token_id)
+            while at < end:
+                byte = keys[at][len(start)]
+                last = bisect_left(keys, start + bytes((byte + 1,)), at, end) if byte < 0xFF else end
+                groups[byte] = ids[at:last]
+                at = last
             most_first = sorted(groups.items(), key=lambda group: -len(group[1]))
             found = self._longer[start] = dict(most_first)
         return found
 
-    def _going_on(self, start: bytes) -> list[int]:
-        keys, ids = self._sorted
+    def _going_on(self, start: bytes) -> tuple[int, int]:
+        """From and up to where in `_sorted` the tokens are that begin with `start` and go on."""
+        keys, _ = self._sorted
         low = bisect_right(keys, start)  # past `start` itself, which sorts before all that go on from it
-        high = bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
-        return ids[low:high]
+        return low, bisect_left(keys, start + b"\xff" * 4, low)  # no UTF-8 text has four of these bytes
 
     def following_bytes(self, mask: Mask) -> frozenset[int]:
         """The bytes that are allowed as tokens, and those that are no token on their own."""
@@ -116,11 +131,13 @@ class Vocabulary:
         if mask is None:
             if len(self._beginning) >= _MOST_MASKS:
                 self._beginning.clear()
-            mask = self.empty_mask()
-            words = mask.view(np.uint32)
+            low, high = self._going_on(start)
+            flags = np.zeros(mask_words(self.size) * 32, np.bool_)
+            flags[self._sorted_ids[low:high]] = True
             own = self._by_bytes.get(start)
-            for token_id in [*self._going_on(start), *([] if own is None else [own])]:
-                words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+            if own is not None:
+                flags[own] = True
+            mask = np.packbits(flags, bitorder="little").view(np.int32)
             self._beginning[start] = mask
         return mask
 
@@ -181,28 +198,29 @@ class Vocabulary:
     def _greedy(self, data: bytes) -> list[int]:
         ids: list[int] = []
         position, size = 0, len(data)
-        by_bytes, beginnings = self._by_bytes, self._beginnings
+        known = self._beginnings.get
         while position < size:
-            end = position + 1
-            found: tuple[int, int] | None = None
-            while end <= size:
-                piece = data[position:end]
-                if piece not in beginnings:
-                    break
-                token = by_bytes.get(piece)
-                if token is not None:
-                    found = (token, end)
+            end = last = position
+            found = -1
+            while end < size:
                 end += 1
-            if found is None:
+                token = known(data[position:end])
+                if token is None:
+                    break
+                if token >= 0:
+                    found, last = token, end
+            if found < 0:
                 return []
-            ids.append(found[0])
-            position = found[1]
+            ids.append(found)
+            position = last
         return ids
 
     @cached_property
-    def _beginnings(self) -> frozenset[bytes]:
-        """What some token begins with, whole tokens included."""
-        return frozenset(text[:size] for text in self._by_bytes for size in range(1, len(text) + 1))
+    def _beginnings(self) -> dict[bytes, int]:
+        """What some token begins with, and the token that it is; -1 where it is none as a whole."""
+        known = dict.fromkeys((text[:size] for text in self._by_bytes for size in range(1, len(text))), -1)
+        known.update(self._by_bytes)
+        return known
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -219,8 +237,17 @@ class Vocabulary:
 
     @cached_property
     def _sorted(self) -> tuple[list[bytes], list[int]]:
-        pairs = sorted((text, i) for i, text in enumerate(self.text_bytes) if text)
-        return [text for text, _ in pairs], [i for _, i in pairs]
+        groups: dict[bytes, list[int]] = {}  # sorted a few at a time: other threads wait for a sort
+        for token_id, text in enumerate(self.text_bytes):
+            if text:
+                groups.setdefault(text[:2], []).append(token_id)
+        of = self.text_bytes.__getitem__
+        ids = [token_id for start in sorted(groups) for token_id in sorted(groups[start], key=of)]
+        return list(map(of, ids)), ids
+
+    @cached_property
+    def _sorted_ids(self) -> NDArray[np.int32]:
+        return np.array(self._sorted[1], np.int32)
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:

@@ -6,7 +6,7 @@ it: measured, it accepts eight shapes of schema that it then does not enforce. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import xgrammar
@@ -37,16 +37,14 @@ class XGrammarEngine:
         # Our own cache holds what is compiled, with a bound.
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
-    def compile(self, constraint: Constraint, written: Callable[[], None] = lambda: None) -> XGrammarGrammar:
-        """Makes a constraint ready; `written` is called once its grammar's text is there.
+    def compile(self, constraint: Constraint) -> XGrammarGrammar:
+        """Makes a constraint ready.
 
         Raises:
             ConstraintError: xgrammar cannot read it.
         """
         try:
-            text = xgrammar_grammar(constraint)
-            written()
-            compiled = self._compiler.compile_grammar(text)
+            compiled = self._compiler.compile_grammar(xgrammar_grammar(constraint))
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise ConstraintError(

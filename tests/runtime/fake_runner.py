@@ -236,6 +236,12 @@ class FakeMatcher:
     def __init__(self, rules: dict[int, dict[int, int]], final: set[int], ends: frozenset[int], state: int = 0) -> None:
         self.rules, self.final, self.ends = rules, final, ends
         self.history = [state]
+        self.waits = 0  # how often it says that it is not ready
+
+    @property
+    def is_ready(self) -> bool:
+        self.waits -= 1
+        return self.waits < 0
 
     @property
     def state(self) -> int:

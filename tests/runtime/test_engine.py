@@ -297,6 +297,67 @@ def test_max_tokens_cuts_a_forced_run():
     assert (result.output_ids, result.finish_reason, result.forced_tokens) == ([4, 5], "length", 2)
 
 
+def test_a_prompt_runs_while_its_grammar_is_made_ready_and_its_last_token_waits_for_that():
+    matcher = FakeMatcher({0: {4: 1}, 1: {5: 2}, 2: {6: 3, 7: 3}, 3: {8: 4, 9: 4}}, {4}, ENDS)  # 4 5, then choices
+    matcher.waits = 1_000_000
+    engine = make()
+    seq, other = sequence(PROMPT, 50, matcher=matcher), sequence(PROMPT[::-1], 5, sampling=NO_END)
+    engine.submit([seq, other])
+    drain(engine)  # nobody else is held up
+    assert other.listener.result.output_ids == reference(other.prompt_ids, other.sampling).output_ids
+    assert (seq.pos, seq.output_ids, seq.listener.calls) == (len(PROMPT) - 1, [], 0)
+    matcher.waits = 0
+    drain(engine)
+    want = reference(PROMPT, seq.sampling, matcher=FakeMatcher(matcher.rules, {4}, ENDS))
+    result = seq.listener.result
+    assert result.output_ids == want.output_ids
+    assert result.forced_tokens == want.forced == 2
+    assert engine.stats().computed_tokens == 2 * len(PROMPT)
+
+
+def test_a_text_without_a_choice_is_over_once_its_grammar_is_ready():
+    matcher = fixed_grammar(4, 5, 6)
+    matcher.waits = 1_000_000
+    engine, seq = make(), sequence(PROMPT, 50, matcher=matcher)
+    engine.submit([seq])
+    assert drain(engine) == 1
+    matcher.waits = 0
+    drain(engine)
+    assert seq.listener.result.output_ids == [4, 5, 6]
+    stats = engine.stats()
+    assert (stats.running, stats.waiting) == (0, 0)
+
+
+def test_who_is_held_can_be_cancelled():
+    matcher = fixed_grammar(4, 5, 6)
+    matcher.waits = 1_000_000
+    engine, seq = make(), sequence(PROMPT, 50, matcher=matcher)
+    engine.submit([seq])
+    drain(engine)
+    engine.cancel(seq)
+    drain(engine)
+    assert (seq.listener.result.finish_reason, seq.listener.result.output_ids) == ("cancelled", [])
+
+
+def test_a_thread_that_waits_for_a_grammar_alone_takes_it_up_when_it_is_ready():
+    matcher = fixed_grammar(4, 5, 6)
+    matcher.waits = 1_000_000
+    engine, seq = make(), sequence(PROMPT, 50, matcher=matcher)
+    engine.start()
+    try:
+        engine.submit([seq])
+        time.sleep(0.1)
+        assert seq.listener.calls == 0
+        assert 1_000_000 - matcher.waits < 1_000  # it does not ask without end
+        matcher.waits = 0
+        end = time.monotonic() + 20
+        while not seq.listener.calls and time.monotonic() < end:
+            time.sleep(0.001)
+        assert seq.listener.result.output_ids == [4, 5, 6]
+    finally:
+        engine.close()
+
+
 class RunMatcher(FakeMatcher):
     """Takes forced runs together, and counts them."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
+from hard_schema import hard_schema
 from radicel.constraint import Constraint
 from radicel.errors import ConstraintError
 from radicel.runtime.grammar import GrammarCompiler
@@ -20,6 +21,7 @@ from radicel.runtime.grammar.outline import Outline
 from radicel.schema import apart, hurry
 from radicel.schema.constraint_rules import constraint_lark, constraint_rules, rules_in_turns
 from radicel.schema.front import _normal_form
+from radicel.schema.processes import Pool
 from radicel.schema.shortest import shortest_bytes
 from radicel.testing import accepts
 
@@ -30,7 +32,7 @@ BYTES = [bytes([byte]) for byte in range(256)]
 def pool() -> Iterator[None]:
     """Processes of this test alone: other tests may have left an engine open."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(apart, "_pool", apart._Pool())
+        patched.setattr(apart, "_pool", Pool())
         yield
 
 
@@ -41,17 +43,6 @@ def engine() -> Iterator[GrammarCompiler]:
     made.submit(Constraint.regex("a")).result(timeout=60)
     yield made
     made.close()
-
-
-def hard_schema(size: int = 400) -> dict[str, Any]:
-    """A schema whose reading takes long: each key with a pattern, a length and values of its own."""
-    kinds: list[Callable[[int], dict[str, Any]]] = [
-        lambda i: {"type": "string", "pattern": f"^[a-z]{{{i % 9 + 1},40}}-[0-9]+$", "maxLength": 90 + i % 7},
-        lambda i: {"type": "number", "minimum": i * 1.25, "maximum": i * 7.75 + 1},
-        lambda i: {"enum": [f"value {i} {j}" for j in range(12)]},
-        lambda i: {"type": "array", "items": {"type": "object", "properties": {f"n{i}": {"type": "integer"}}}},
-    ]
-    return {"type": "object", "properties": {f"key{i}": kinds[i % 4](i) for i in range(size)}}
 
 
 def test_without_an_engine_everything_is_done_in_place() -> None:
@@ -72,9 +63,9 @@ def test_work_that_turns_out_long_moves_to_another_process(engine: GrammarCompil
     assert len(source) < 4_000
     with pytest.raises(hurry.TooLongError), hurry.limited(0.002):
         _normal_form(source, None, False, False)
-    assert not apart._pool._idle
+    assert not apart.goes(len(source), source)
     made = Constraint.json_schema(source)
-    assert len(apart._pool._idle) == 1
+    assert apart.goes(len(source), source)  # and is not tried here again
     assert accepts(made, '{"text": "bauavb"}') is False
     assert accepts(made, '{"text": "aubvcz"}') is True
 
@@ -125,14 +116,47 @@ def test_a_process_that_dies_is_an_error_of_that_constraint_alone(engine: Gramma
     assert apart._elsewhere(len, ("abc",), 60) == 3
 
 
-def test_where_no_process_starts_it_is_done_in_place(engine: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [])  # it cannot import the package
-    assert apart.run(os.getpid, 1_000_000) == os.getpid()
-    assert apart._pool._busy == 0
-    monkeypatch.undo()
-    monkeypatch.setattr(sys, "executable", "")
-    assert apart.run(os.getpid, 1_000_000) == os.getpid()
-    assert apart._pool._busy == 0
+@pytest.mark.parametrize("missing", ["package", "interpreter"])
+def test_where_no_process_starts_it_is_done_in_place(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, *{"package": ("path", []), "interpreter": ("executable", "")}[missing])
+    apart.start()
+    for _ in range(2):
+        assert apart.run(os.getpid, 1_000_000) == os.getpid()
+        assert apart._pool._busy == 0
+    apart.stop()
+
+
+def test_the_first_process_is_started_with_the_engine_and_not_by_who_needs_it(engine: GrammarCompiler) -> None:
+    end = time.monotonic() + 60
+    while not apart._pool._idle and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(apart._pool._idle) == 1
+
+
+def test_an_engine_that_is_closed_at_once_waits_for_no_process() -> None:
+    began = time.monotonic()
+    apart.start()
+    apart.stop()
+    assert time.monotonic() - began < 0.5  # less than one takes to start
+    assert (apart._pool._idle, apart._pool._starting) == ([], None)
+
+
+def test_who_asks_while_all_are_busy_takes_the_first_that_is_done(engine: GrammarCompiler) -> None:
+    """Another process that is started meanwhile is not waited for."""
+    first = apart._elsewhere(os.getpid, (), 60)
+    busy = threading.Thread(target=lambda: apart._elsewhere(time.sleep, (0.15,), 60))
+    busy.start()
+    while not apart._pool._busy:
+        time.sleep(0.001)
+    assert apart._elsewhere(os.getpid, (), 60) == first
+    busy.join()
+
+
+def test_a_process_that_died_while_it_had_nothing_to_do_is_not_asked(engine: GrammarCompiler) -> None:
+    first = apart._elsewhere(os.getpid, (), 60)
+    os.kill(first, signal.SIGKILL)
+    time.sleep(0.1)
+    assert apart._elsewhere(os.getpid, (), 60) not in (first, os.getpid())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not bound the memory")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from radicel.constraint import Constraint
 from radicel.errors import BackendClosedError, ConstraintError, InvalidValueError
+from radicel.runtime import LocalRuntime
 from radicel.runtime.grammar import GrammarCompiler
 from radicel.runtime.grammar.cache import BoundedCache
+from radicel.runtime.grammar.closing import Steering
 
 BYTES = [bytes([byte]) for byte in range(256)]
 
@@ -102,3 +107,56 @@ def test_after_close_nothing_compiles_and_no_thread_is_left() -> None:
 def test_a_vocabulary_without_an_end_is_refused(ends: set[int]) -> None:
     with pytest.raises(InvalidValueError, match="end_ids"):
         GrammarCompiler(BYTES, vocab_size=257, end_ids=ends)
+
+
+# -- in a running engine ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", ["say", "say a th"])  # the second one is healed: its end is spelled anew
+def test_steps_do_not_wait_for_what_budgets_take(
+    prompt: str, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is made, slowly here, others go on; then the text is what it would have been."""
+    made_in_turns = Steering._made_in_turns
+    slow = threading.Event()
+    waited: list[float] = []
+
+    def slowly(self: Steering, pause: Any) -> Any:
+        if slow.is_set():
+            time.sleep(1)
+        return made_in_turns(self, pause)
+
+    prepare = Steering.prepare
+
+    def watched(self: Steering, pause: Any = None) -> Any:
+        began = time.perf_counter()
+        found = prepare(self, pause)
+        if threading.current_thread().name == "radicel-engine":
+            waited.append(time.perf_counter() - began)
+        return found
+
+    monkeypatch.setattr(Steering, "_made_in_turns", slowly)
+    monkeypatch.setattr(Steering, "prepare", watched)
+    closed = {"properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
+    folder = tiny.make_tiny_model(tmp_path, "llama", seed=2)
+    with LocalRuntime(folder, device="cpu", kv_tokens=2_000, check_invariants=True) as runtime:
+
+        def write(**kw: Any) -> Any:
+            return runtime.generate(prompt, temperature=0, max_tokens=40, token_healing=True, **kw)
+
+        want = write(json_schema=closed)
+        slow.set()
+        waited.clear()
+        runtime._grammars._cache.clear()
+        with ThreadPoolExecutor(1) as pool:
+            held = pool.submit(write, json_schema=closed)
+            runtime.generate(prompt, temperature=0, max_tokens=3)
+            assert not held.done()
+            found = held.result(timeout=60)
+    assert (found.text, found.token_ids, found.meta.forced_tokens) == (
+        want.text,
+        want.token_ids,
+        want.meta.forced_tokens,
+    )
+    assert waited
+    assert max(waited) < 0.5

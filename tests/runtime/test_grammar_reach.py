@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import gc
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from radicel.accepts import _compiler
 from radicel.constraint import Constraint
-from radicel.runtime.grammar import GrammarCompiler, places, reach
+from radicel.runtime.grammar import GrammarCompiler, ordinary, places, spread
 from radicel.runtime.grammar.needs import NEVER, Needs
 from radicel.runtime.grammar.outline import Outline
 from radicel.runtime.grammar.reach import Reach, TooMuchWork
@@ -66,7 +69,7 @@ def known_needs(needs: Needs) -> dict[int, int]:
 def test_all_tokens_need_what_each_needs_alone(
     made: Constraint, ordinary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "_FEWEST_ORDINARY", ordinary)
+    monkeypatch.setattr(spread, "_FEWEST_ORDINARY", ordinary)
     vocabulary = compiler().vocabulary
     all_at_once, alone = reach_of(made, vocabulary), reach_of(made, vocabulary)
     draw = random.Random(3)
@@ -94,6 +97,30 @@ def test_all_tokens_need_what_each_needs_alone(
         place_alone = alone.walk(place_alone, TOKENS[token].decode())
 
 
+@pytest.mark.parametrize("made", [*CONSTRAINTS[:3], Constraint.of({"additionalProperties": {"maxLength": 9}})], ids=str)
+def test_a_real_vocabulary_is_followed_as_each_token_alone(made: Constraint, model_dir: Path) -> None:
+    """A sample of its tokens, at the places of a random text; those allowed by the masks all the same."""
+    from transformers import AutoTokenizer
+
+    vocabulary = _compiler(AutoTokenizer.from_pretrained(model_dir)).vocabulary
+    all_at_once, alone = reach_of(made, vocabulary), reach_of(made, vocabulary)
+    draw = random.Random(4)
+    place, place_alone = all_at_once.number(all_at_once.start), alone.number(alone.start)
+    for _ in range(10):
+        found = known_needs(all_at_once.after(place))
+        sample = [*draw.sample(range(vocabulary.size), 1_500), *draw.sample(sorted(found), min(300, len(found)))]
+        for token_id in sample:
+            data = vocabulary.text_bytes[token_id]
+            if data:
+                need = alone.need_after(place_alone, data)
+                assert found.get(token_id, NEVER) == need, data
+        going_on = [i for i in sorted(found) if vocabulary.text_bytes[i].isascii() and found[i] > 0]
+        if not going_on:
+            break
+        text = vocabulary.text_bytes[draw.choice(going_on)].decode()
+        place, place_alone = all_at_once.walk(place, text), alone.walk(place_alone, text)
+
+
 def written(made: Constraint, compiler: GrammarCompiler, budget: int, draw: random.Random) -> tuple[str, bool]:
     """A random text within a budget, forced runs as an engine takes them; and whether it ended whole."""
     matcher: Any = compiler.compile(made).matcher()
@@ -119,7 +146,7 @@ def written(made: Constraint, compiler: GrammarCompiler, budget: int, draw: rand
 def test_every_budget_that_the_known_completion_fits_is_kept(
     made: Constraint, ordinary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "_FEWEST_ORDINARY", ordinary)
+    monkeypatch.setattr(spread, "_FEWEST_ORDINARY", ordinary)
     vocabulary = compiler().vocabulary
     known = reach_of(made, vocabulary)
     least = known.need(known.number(known.start))
@@ -218,3 +245,44 @@ def test_what_was_found_is_forgotten_when_it_is_too_much(monkeypatch: pytest.Mon
     for budget in (20, 30, 60):
         text, whole = written(made, one, budget, draw)
         assert whole, (budget, text)
+
+
+def test_ordinary_tokens_that_were_forgotten_for_others_are_followed_like_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "_FEWEST_ORDINARY", 0)
+    vocabulary = Vocabulary(TOKENS, vocab_size=END + 1, end_ids={END})
+    known, other = reach_of(Constraint.of(FLAT), vocabulary), reach_of(Constraint.of(FLAT), vocabulary)
+    inside = known.walk(known.number(known.start), '{"name": "a')
+    wanted = known_needs(known.after(inside))
+    assert known.leads(inside)[2] is not None
+    ordinary._known[vocabulary].sets.clear()
+    gc.collect()
+    inside = other.walk(other.number(other.start), '{"name": "a')
+    assert other.leads(inside)[2] is None
+    assert known_needs(other.after(inside)) == wanted
+
+
+def test_places_are_followed_ahead_while_it_is_wanted() -> None:
+    known = reach_of(Constraint.of(FLAT), compiler().vocabulary)
+    known.warm(lambda: None, lambda: False)
+    assert known.num_followed == 0
+    known.warm(lambda: None, lambda: True, 3)
+    assert known.num_followed == 3
+    known.warm(lambda: None, lambda: True)
+    assert 10 < known.num_followed <= 48
+    path = known.path(known.number(known.start))
+    assert path is not None
+    known.after(known.walk(known.number(known.start), TOKENS[path[0]].decode()))
+    assert known.num_followed <= 48, "it was followed already"
+
+
+def test_a_request_finds_all_ready_that_its_steps_would_wait_for() -> None:
+    one = GrammarCompiler(TOKENS, vocab_size=END + 1, end_ids={END})
+    try:
+        compiled: Any = one.submit(Constraint.of(FLAT)).result(timeout=60)
+        compiled.steering.making.result(timeout=60)  # the last token of its prompt waits for this
+        assert compiled.steering.is_ready()
+        assert compiled.steering.prepare().num_followed > 0
+        assert {"_sorted", "_sorted_ids", "_beginnings", "single_bytes"} <= one.vocabulary.__dict__.keys()
+        one.submit(Constraint.regex("a")).result(timeout=60)
+    finally:
+        one.close()

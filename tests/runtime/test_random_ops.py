@@ -69,7 +69,9 @@ def random_grammar(rng: random.Random) -> FakeMatcher:
         if rng.random() < 0.15 and choices > 1:
             rules[state][rng.choice(list(rules[state]))] = rng.randint(0, state)
     final = {states - 1} | {state for state in rules if rng.random() < 0.1}
-    return FakeMatcher(rules, final, ENDS)
+    made = FakeMatcher(rules, final, ENDS)
+    made.waits = rng.choice([0, 0, 1, 5, 40])
+    return made
 
 
 class World:
