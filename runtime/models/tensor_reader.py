@@ -35,7 +35,7 @@ PIECE = 16 << 20
 """Bytes that are read at a time for a GPU; a single row of a tensor may have more."""
 BUFFERS = 2
 SMALL = 32_767
-"""Numbers that are converted at a time on a CPU. For more, PyTorch takes several threads, and the others wait for a core
+"""Numbers that are converted at a time on a CPU. PyTorch takes several threads for more, and the others wait for a core
 while the file is read: beside other work that took ten times as long as one thread does, which memory bounds anyway."""
 
 
