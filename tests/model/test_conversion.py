@@ -53,6 +53,7 @@ def tokenizer(model_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(model_dir)
 
 
+@pytest.mark.slow
 def test_weights_equal_the_loader_of_transformers(gguf_file: Path, model_dir: Path) -> None:
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_dir))

@@ -1,7 +1,8 @@
 """Greedy ids and log probabilities equal transformers' own, whatever else the runtime does meanwhile.
 
-`make test` runs every mode on a third of the prompts, `make test-all` on the others besides. A tie of two logits within
-1e-4 is the one excuse for a difference, and only from there on (`Expected.assert_equal`).
+`make test` runs every mode on a quarter of the prompts and one long one alone, `make test-all` every mode on the others
+besides. A tie of two logits within 1e-4 is the one excuse for a difference, and only from there on
+(`Expected.assert_equal`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from radicel.runtime import LocalRuntime, RuntimeConfig, local
 pytestmark = pytest.mark.model
 
 ALL = conversations()
-QUICK = [*ALL[:26:4], ALL[22], ALL[26]]
+QUICK = [*ALL[:26:4], ALL[22]]
 REST = [messages for messages in ALL if messages not in QUICK]
 LONG = 500  # tokens
 GREEDY = {"temperature": 0.0, "max_tokens": NEW_TOKENS}
@@ -64,6 +65,14 @@ def test_long_prompts_are_long(reference: Reference) -> None:
 
 
 def test_alone_cold_and_warm(runtime: LocalRuntime, expected: list[Expected]) -> None:
+    check_alone(runtime, expected)
+
+
+def test_a_long_prompt_cold_and_warm(runtime: LocalRuntime, reference: Reference) -> None:
+    check_alone(runtime, [reference.expected(ALL[26])])
+
+
+def check_alone(runtime: LocalRuntime, expected: list[Expected]) -> None:
     for want in expected:
         runtime.flush_cache()
         cold, warm = (runtime.generate(want.messages, **GREEDY) for _ in range(2))
