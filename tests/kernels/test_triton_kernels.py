@@ -172,7 +172,7 @@ SAMPLING = [
 
 @pytest.mark.parametrize("settings", SAMPLING, ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("seeds", [(0, 1), pytest.param((2, 3), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("seeds", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=str)
 def test_sample_tokens(settings: dict[str, float], masked: bool, seeds: tuple[int, ...]) -> None:
     rows, vocab = 9, 1000
     logits = _random(rows, vocab + 3) * 3
