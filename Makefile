@@ -8,7 +8,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# One thread a worker: two workers share the two cores that the time limits are made for.
+# One thread a worker: two workers share the two cores that the time limits are made for. Files are taken in the order
+# of tests/conftest.py, long ones first; xdist's own order leaves files of few tests, however long, to the end.
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
@@ -18,7 +19,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
 FARM := build/types
 PYTEST = RADICEL_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: demo test test-all test-gpu docs lint types format model install install-dev farm clean
 

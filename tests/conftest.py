@@ -53,8 +53,11 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what cannot run here as skipped."""
+    """Puts files with slow tests first, so that none is left to one worker; marks what cannot run here as skipped."""
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
     if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         skip = pytest.mark.skip(reason="needs an NVIDIA GPU")
         for item in items:

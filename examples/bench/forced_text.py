@@ -1,8 +1,9 @@
 """Forced text at batch 1: how much of an extraction is forced, what it saves, and what it changes.
 
-In: a model, the example e-mails and documents. Out: a table in Markdown. Every request runs alone, greedily, in three
+In: a model, the example e-mails and documents. Out: tables in Markdown. Every request runs alone, greedily, in three
 ways: with forced runs, with the same ids fed one step at a time (`forced_runs=False`), and by masks only, where the
-model chooses each token of the forced text, too, among the spellings that are legal.
+model chooses each token of the forced text, too, among the spellings that are legal. A second table says how much of
+the texts could be appended at most (`forced_bound.py`), and why the rest was not.
 
     python examples/bench/forced_text.py [--model M] [--device cuda] [--rounds 5]
 """
@@ -16,11 +17,13 @@ import platform
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forced_bound import BOUND, CAUSES, counted
 from pydantic import BaseModel
 from radicel import LocalRuntime
 from radicel.runtime.grammar.session import Session
@@ -48,6 +51,8 @@ class Run:
     text: str
     forced: int
     seconds: list[float] = field(default_factory=list)
+    causes: Counter[str] = field(default_factory=Counter)  # of forced runs: tokens of the text by `CAUSES`
+    missed: Counter[str] = field(default_factory=Counter)  # and those of the bound that were not appended
 
 
 Messages = list[dict[str, str]]
@@ -129,6 +134,9 @@ def measured(options: argparse.Namespace) -> tuple[dict[tuple[str, int], dict[st
                     assert known.ids == run.ids, "a greedy text changed between rounds"
                     if number:
                         known.seconds.append(seconds)
+        for (_, index), by_way in found.items():
+            run = by_way["runs"]
+            run.causes, run.missed = counted(forced, rows[index][2], run.text, run.ids)
         device = str(forced._runner.device) if hasattr(forced._runner, "device") else options.device
     return found, device
 
@@ -154,6 +162,26 @@ def table(found: dict[tuple[str, int], dict[str, Run]]) -> list[str]:
     return lines
 
 
+def bounds(found: dict[tuple[str, int], dict[str, Run]]) -> list[str]:
+    """What could be appended at most, of the tokens that the tokenizer makes of each text, and by what the rest is."""
+    lines = [
+        "| extraction | tokens | bound | " + " | ".join(CAUSES) + " | not reached |",
+        "|---" * (len(CAUSES) + 4) + "|",
+    ]
+    for name in [*dict.fromkeys(name for name, _ in found), "all"]:
+        runs = [ways["runs"] for (own, _), ways in found.items() if name in (own, "all")]
+        causes = sum((run.causes for run in runs), Counter[str]())
+        missed = sum((run.missed for run in runs), Counter[str]())
+        share = sum(causes[cause] for cause in BOUND) / causes.total()
+        texts = ", ".join(f"`{text}` × {count}" for text, count in missed.most_common())
+        lines.append(
+            f"| {name} | {causes.total()} | {share:.0%} | "
+            + " | ".join(str(causes[cause]) for cause in CAUSES)
+            + f" | {texts} |"
+        )
+    return [*lines, "", *(f"- *{cause}*: {meaning}" for cause, meaning in CAUSES.items())]
+
+
 def differences(found: dict[tuple[str, int], dict[str, Run]]) -> list[str]:
     """What masks alone write otherwise: the same text in other tokens, or another text."""
     lines = []
@@ -176,7 +204,7 @@ def main() -> None:
     options = parser.parse_args()
     found, device = measured(options)
     print(f"{options.model or 'embedded model'}, {device}, {platform.processor() or platform.machine()}\n")
-    print("\n".join(table(found)))
+    print("\n".join([*table(found), "", *bounds(found)]))
     same = all(ways["runs"].ids == ways["steps"].ids for ways in found.values())
     print(f"\nforced runs and single steps: {'the same ids everywhere' if same else 'DIFFERENT ids'}\n")
     print("\n".join(differences(found)) or "masks only: the same ids everywhere")

@@ -21,6 +21,7 @@ prefix that is needed again.
 from __future__ import annotations
 
 import argparse
+import functools
 import heapq
 import itertools
 import math
@@ -51,7 +52,7 @@ class Item:
     length: int
     place: int = -1
 
-    @property
+    @functools.cached_property  # asked at every step of a run, and prompts are thousands of tokens
     def needs(self) -> list[str]:
         return [part for part in self.prompt if isinstance(part, str)]
 

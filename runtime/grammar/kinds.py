@@ -16,7 +16,7 @@ from ...schema.grammar_ast import Bag, Foreign, Token
 from ...schema.regex_ast import Alt, And, Chars, Node, Not, Repeat, Seq
 from .texts import Ints
 
-__all__ = ["first_of_each", "kinds_of", "nodes_of", "sets_of", "within"]
+__all__ = ["borders_of", "first_of_each", "kinds_of", "nodes_of", "sets_of", "within"]
 
 
 def first_of_each(kinds: Ints, count: int) -> Ints:
@@ -38,6 +38,12 @@ def kinds_of(codes: Ints, rules: Iterable[Node], pause: Callable[[], None]) -> I
             labels, packed, bits = _refined(labels, packed), np.zeros_like(packed), 0
             pause()
     return _refined(labels, packed).astype(np.int32)
+
+
+def borders_of(rules: Iterable[Node]) -> NDArray[np.int64]:
+    """The code points at which a set of the grammar begins or has ended, in order: none tells apart what is between."""
+    edges = {edge for chars in sets_of(rules, lambda: None) for low, high in chars for edge in (low, high + 1)}
+    return np.array(sorted(edges), np.int64)
 
 
 def within(codes: Ints, chars: CharSet) -> NDArray[np.uint64]:

@@ -6,13 +6,15 @@ characters of a kind are those that no part of the grammar tells apart; one of e
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schema.charsets import CharSet
-from .kinds import first_of_each, kinds_of, within
+from .kinds import borders_of, first_of_each, kinds_of, within
 from .outline import Outline, Place
 from .texts import Ints, texts_of
 from .vocabulary import Vocabulary
@@ -89,8 +91,16 @@ class Places:
         self._sets: dict[int, tuple[CharSet, NDArray[np.uint64]]] = {}  # by identity; kept so that it stays theirs
         self._told: dict[tuple[int, ...], _Told] = {}
         self._next: Ints = np.full((64, max(1, self._count)), UNKNOWN, np.int32)
+        self._odd: dict[tuple[int, int], int] = {}  # place, range between two borders → what follows
         self._work = 0
         self._bytes = 0
+
+    @cached_property
+    def _ranges(self) -> tuple[list[int], dict[int, int]]:
+        """The borders of the grammar's sets, and for the ranges between them that have a token's character its kind."""
+        borders = borders_of(self._outline.rules.values())
+        ranges, first = np.unique(np.searchsorted(borders, self._texts.codes, "right"), return_index=True)
+        return borders.tolist(), dict(zip(ranges.tolist(), self._kinds[first].tolist()))
 
     @property
     def _worked_enough(self) -> bool:
@@ -133,7 +143,20 @@ class Places:
         return number
 
     def _odd_step(self, number: int, char: str) -> int:
-        """A step over a character that is in no token as a whole."""
+        """A step over a character that is in no token as a whole: as over any that no set tells apart from it."""
+        borders, kinds = self._ranges
+        between = bisect_right(borders, ord(char))
+        kind = kinds.get(between)
+        if kind is not None:
+            return self._stepped(number, kind)
+        found = self._odd.get((number, between))
+        if found is None:
+            found = self._odd[number, between] = self._tried(number, char)
+            self._bytes += 100
+        return found
+
+    def _tried(self, number: int, char: str) -> int:
+        """Where the outline says that a character leads."""
         place = self._places[number]
         before = self._outline.work
         later = self._outline.step(place, char)
@@ -143,7 +166,7 @@ class Places:
     def _stepped(self, number: int, kind: int) -> int:
         found = int(self._next[number, kind])
         if found == UNKNOWN:
-            found = self._odd_step(number, self._samples[kind])
+            found = self._tried(number, self._samples[kind])
             self._next[number, kind] = found
         return found
 

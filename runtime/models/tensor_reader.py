@@ -32,8 +32,11 @@ FLOATS: Mapping[str, torch.dtype] = {
 }
 """The kinds of numbers that are read, as files name them."""
 PIECE = 16 << 20
-"""Bytes that are read at a time; a single row of a tensor may have more."""
+"""Bytes that are read at a time for a GPU; a single row of a tensor may have more."""
 BUFFERS = 2
+SMALL = 32_767
+"""Numbers that are converted at a time on a CPU. PyTorch takes several threads for more, and the others wait for a core
+while the file is read: beside other work that took ten times as long as one thread does, which memory bounds anyway."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,9 @@ class TensorReader:
         if place.device.type == "cpu" and place.dtype == dtype and place.is_contiguous():
             _read(file, place.view(-1))
             return
-        row = math.prod(stored.shape[1:]) * dtype.itemsize
-        step = max(1, PIECE // row)
+        width = math.prod(stored.shape[1:])
+        row = width * dtype.itemsize
+        step = max(1, PIECE // row if self._on_gpu else SMALL // width)
         for first in range(0, len(place), step):
             rows = place[first : first + step]
             number, buffer = self._free_buffer(len(rows) * row)
@@ -125,7 +129,8 @@ class TensorReader:
         while len(self._buffers) <= number:
             self._buffers.append(torch.empty(0, dtype=torch.uint8))
         if len(self._buffers[number]) < size:
-            self._buffers[number] = torch.empty(max(size, PIECE), dtype=torch.uint8, pin_memory=self._on_gpu)
+            room = max(size, PIECE) if self._on_gpu else size
+            self._buffers[number] = torch.empty(room, dtype=torch.uint8, pin_memory=self._on_gpu)
         return number, self._buffers[number]
 
     def _copy(self, rows: Tensor, piece: Tensor, number: int) -> None:

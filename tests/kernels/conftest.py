@@ -11,3 +11,7 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+    import triton_interpreter  # of tests/support
+
+    triton_interpreter.look_once()

@@ -172,7 +172,8 @@ SAMPLING = [
 
 @pytest.mark.parametrize("settings", SAMPLING, ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-def test_sample_tokens(settings: dict[str, float], masked: bool) -> None:
+@pytest.mark.parametrize("seeds", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=str)
+def test_sample_tokens(settings: dict[str, float], masked: bool, seeds: tuple[int, ...]) -> None:
     rows, vocab = 9, 1000
     logits = _random(rows, vocab + 3) * 3
     logits[1] = logits[1].round()  # many equals
@@ -187,7 +188,7 @@ def test_sample_tokens(settings: dict[str, float], masked: bool) -> None:
     def full(name: str, default: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.full((rows,), settings.get(name, default), device=DEVICE).to(dtype)
 
-    for seed in range(4):
+    for seed in seeds:
         numbers = torch.rand(rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE)
         inputs = (
             logits, full("temperature", 1.0), full("top_k", 0, torch.int32), full("top_p", 1.0), full("min_p", 0.0),

@@ -53,6 +53,7 @@ def tokenizer(model_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(model_dir)
 
 
+@pytest.mark.slow
 def test_weights_equal_the_loader_of_transformers(gguf_file: Path, model_dir: Path) -> None:
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_dir))
@@ -80,6 +81,7 @@ def test_config_says_what_the_gguf_says(gguf_file: Path, model_dir: Path) -> Non
     assert config.rope_parameters["rope_theta"] == 100000.0
 
 
+@pytest.mark.slow
 def test_the_file_itself_gives_the_same_model(gguf_file: Path, model_dir: Path, tokenizer: Any, tmp_path: Path) -> None:
     folder = folder_of_file(gguf_file, tmp_path)
     direct, converted = (load_model(path, device="cpu", dtype="float32") for path in (folder, model_dir))

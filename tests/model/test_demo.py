@@ -33,7 +33,7 @@ def example(repo_root: Path) -> Any:
     return module
 
 
-@pytest.mark.parametrize("forced_runs", [True, False])
+@pytest.mark.parametrize("forced_runs", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_facts_are_right(example: Any, model_dir: Path, forced_runs: bool) -> None:
     mails = [file.read_text(encoding="utf-8").strip() for file in sorted(example.EMAILS.glob("*.txt"))]
     with LocalRuntime(model_dir, device="cpu", forced_runs=forced_runs, check_invariants=True) as runtime:

@@ -6,6 +6,7 @@ What answers writes whatever is allowed, so each row must succeed and the answer
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -68,14 +69,26 @@ def test_on_the_public_file(
     assert int(calls[1]) + int(left_out[1] if left_out else 0) == rows
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1_500)  # on a slow machine beside another test
 @pytest.mark.parametrize("name", sorted(PUBLIC.keys() | WITHOUT))
-def test_help(name: str) -> None:
-    command = [sys.executable, str(PROGRAMS / f"{name}.py"), "--help"]
+def test_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file as a script; Python and PyTorch are started for one of them only (`test_help_of_a_process`)."""
+    script = PROGRAMS / f"{name}.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    check_help(capsys.readouterr().out)
+
+
+def test_help_of_a_process() -> None:
+    command = [sys.executable, str(PROGRAMS / "tool_calls.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    check_help(done.stdout)
+
+
+def check_help(shown: str) -> None:
     for word in ("--data", "--rows", "--model"):
-        assert word in done.stdout
-    file = done.stdout.partition("format of the default,")[2].split()[0]
+        assert word in shown
+    file = shown.partition("format of the default,")[2].split()[0]
     assert (DATA / file).is_file()

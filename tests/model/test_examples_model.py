@@ -5,6 +5,7 @@ The model is too small to be right, so nothing here asks whether it is.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,13 +125,25 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(line, marks=() if i == 0 else pytest.mark.slow) for i, line in enumerate(COMMANDS)]
-)
-def test_the_command(command: str, model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It loads the model that it is given."""
+    check_command([*COMMANDS[0].split(), "--model", str(model_dir)], capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS[1:])
+def test_commands(
+    command: str, runtime: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All others, on one model that is loaded already."""
+    monkeypatch.setattr(common, "LocalRuntime", lambda *_, **__: contextlib.nullcontext(runtime))
+    check_command(command.split(), capsys)
+
+
+def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Every row of it succeeds; the plan comes before, answers and cost after."""
-    name, *arguments = command.split()
-    load(name).main([*arguments, "--model", str(model_dir)])
+    name, *arguments = words
+    load(name).main(arguments)
     text = capsys.readouterr().out
     assert text.index("tokens to compute") < text.index("from the cache") < text.index("answers")
     assert "Error" not in text

@@ -1,7 +1,8 @@
 """Greedy ids and log probabilities equal transformers' own, whatever else the runtime does meanwhile.
 
-`make test` runs every mode on a third of the prompts, `make test-all` on all thirty. A tie of two logits within 1e-4
-is the one excuse for a difference, and only from there on (`Expected.assert_equal`).
+`make test` runs every mode on a quarter of the prompts and one long one alone, `make test-all` every mode on the others
+besides. A tie of two logits within 1e-4 is the one excuse for a difference, and only from there on
+(`Expected.assert_equal`).
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from radicel.runtime import LocalRuntime, RuntimeConfig, local
 pytestmark = pytest.mark.model
 
 ALL = conversations()
-QUICK = [*ALL[:26:4], ALL[22], ALL[24], ALL[26]]
+QUICK = [*ALL[:26:4], ALL[22]]
+REST = [messages for messages in ALL if messages not in QUICK]
 LONG = 500  # tokens
 GREEDY = {"temperature": 0.0, "max_tokens": NEW_TOKENS}
 
 
-@pytest.fixture(params=["quick", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.fixture(params=["quick", pytest.param("rest", marks=pytest.mark.slow)])
 def expected(request: pytest.FixtureRequest, reference: Reference) -> list[Expected]:
     """What transformers gives for the prompts of this run."""
-    return [reference.expected(messages) for messages in (QUICK if request.param == "quick" else ALL)]
+    return [reference.expected(messages) for messages in (QUICK if request.param == "quick" else REST)]
 
 
 @pytest.fixture
@@ -62,24 +64,24 @@ def test_long_prompts_are_long(reference: Reference) -> None:
     assert all(len(reference.prompt_ids(messages)) >= 1_500 for messages in ALL[-4:])
 
 
-def test_cold_alone(runtime: LocalRuntime, expected: list[Expected]) -> None:
+def test_alone_cold_and_warm(runtime: LocalRuntime, expected: list[Expected]) -> None:
+    check_alone(runtime, expected)
+
+
+def test_a_long_prompt_cold_and_warm(runtime: LocalRuntime, reference: Reference) -> None:
+    check_alone(runtime, [reference.expected(ALL[26])])
+
+
+def check_alone(runtime: LocalRuntime, expected: list[Expected]) -> None:
     for want in expected:
         runtime.flush_cache()
-        got = runtime.generate(want.messages, **GREEDY)
-        assert got.meta.prompt_tokens == len(want.prompt_ids)
-        assert got.meta.cached_tokens == 0
-        want.assert_equal(got.token_ids)
-        assert got.meta.finish_reason == ("stop" if want.ended else "length") or min(want.margins) < TIE
-    assert_clean(runtime)
-
-
-def test_warm(runtime: LocalRuntime, expected: list[Expected]) -> None:
-    runtime.flush_cache()
-    for want in expected:
-        runtime.generate(want.messages, **GREEDY)
-        got = runtime.generate(want.messages, **GREEDY)
-        assert got.meta.cached_tokens == len(want.prompt_ids) - 1
-        want.assert_equal(got.token_ids)
+        cold, warm = (runtime.generate(want.messages, **GREEDY) for _ in range(2))
+        assert cold.meta.prompt_tokens == len(want.prompt_ids)
+        assert cold.meta.cached_tokens == 0
+        assert warm.meta.cached_tokens == len(want.prompt_ids) - 1
+        for got in (cold, warm):
+            want.assert_equal(got.token_ids)
+            assert got.meta.finish_reason == ("stop" if want.ended else "length") or min(want.margins) < TIE
     assert_clean(runtime)
 
 
@@ -99,8 +101,9 @@ def test_all_at_once(fresh: LocalRuntime, expected: list[Expected]) -> None:
 
 def test_prefill_in_chunks_of_seven(other_runtime: Any, expected: list[Expected]) -> None:
     runtime = other_runtime(kv_tokens=24_000, prefill_chunk=7)
-    short = [want for want in expected if len(want.prompt_ids) < LONG]
-    chosen = expected if len(expected) == len(ALL) else short
+    chosen = [want for want in expected if len(want.prompt_ids) < LONG]
+    if len(expected) > len(QUICK):  # `make test-all`: 1,500 tokens and more by sevens
+        chosen.append(min((want for want in expected if want not in chosen), key=lambda want: len(want.prompt_ids)))
     for want, got in zip(chosen, runtime.generate([want.messages for want in chosen], **GREEDY)):
         want.assert_equal(got.token_ids)
     assert runtime.stats().steps >= runtime.stats().computed_tokens / 7

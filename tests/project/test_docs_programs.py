@@ -14,19 +14,19 @@ PAGES = pages.pages()
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pages.Printed]:
-    """What a page's Python blocks print: of all pages that need a model, or of all others, at the first question."""
+    """What a page's Python blocks print: of all pages of its `pages.group`, at the first question."""
 
     @functools.cache
-    def of_all(needs_model: bool) -> dict[str, pages.Printed]:
+    def of_all(group: str) -> dict[str, pages.Printed]:
         folder = tmp_path_factory.mktemp("pages")
-        chosen = {name: page for name, page in PAGES.items() if pages.needs_model(page) == needs_model}
+        chosen = {name: page for name, page in PAGES.items() if pages.group(name) == group}
         codes = {name: [code for code, _ in pages.python_steps(page)] for name, page in chosen.items()}
         codes = {name: steps for name, steps in codes.items() if steps}
         for number, name in enumerate(codes):
             pages.write_files(PAGES[name], folder / str(number))
         return pages.run_python(codes, folder)
 
-    return lambda name: of_all(pages.needs_model(PAGES[name]))[name]
+    return lambda name: of_all(pages.group(name))[name]
 
 
 @pytest.mark.parametrize("name", pages.params(pages.python_steps))

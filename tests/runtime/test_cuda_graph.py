@@ -32,9 +32,8 @@ def test_sizes_are_single_up_to_eight_and_end_at_the_most() -> None:
 
 @pytest.fixture
 def made(tiny_llama: Path) -> Any:
-    with LocalRuntime(
-        tiny_llama, device="cpu", attention="triton", kv_tokens=2_000, max_running=6, check_invariants=True
-    ) as runtime:
+    options: dict[str, Any] = {"kv_tokens": 2_000, "max_running": 6, "context_length": 1_024}
+    with LocalRuntime(tiny_llama, device="cpu", attention="triton", check_invariants=True, **options) as runtime:
         yield runtime
 
 

@@ -13,6 +13,7 @@ import pytest
 from radicel.accepts import _compiler
 from radicel.constraint import Constraint
 from radicel.runtime.grammar import GrammarCompiler, ordinary, places, spread
+from radicel.runtime.grammar.kinds import borders_of
 from radicel.runtime.grammar.needs import NEVER, Needs
 from radicel.runtime.grammar.outline import Outline
 from radicel.runtime.grammar.reach import Reach, TooMuchWork
@@ -119,6 +120,38 @@ def test_a_real_vocabulary_is_followed_as_each_token_alone(made: Constraint, mod
             break
         text = vocabulary.text_bytes[draw.choice(going_on)].decode()
         place, place_alone = all_at_once.walk(place, text), alone.walk(place_alone, text)
+
+
+ODD = {
+    '"': Constraint.of({"type": "string", "pattern": r"^(\w|[一-丌à-ÿ])+-[^x\u0100-\u0200]*$"}),
+    '["http://a.de/': Constraint.of({"type": "array", "items": {"type": "string", "format": "iri"}}),
+    '"a': Constraint.of({"type": "string", "minLength": 3, "maxLength": 9}),
+    "": Constraint.regex("([^a]|😀x|[日-本]{2}y)*"),
+    '"客': Constraint.of({"enum": ["客单价", "客单", "ß"]}),
+}
+
+
+@pytest.mark.parametrize("begun", ODD)
+def test_a_character_in_no_token_leads_where_the_outline_says(begun: str) -> None:
+    outline = Outline(*constraint_rules(ODD[begun]))
+    found = places.Places(outline, compiler().vocabulary, lambda: None)
+    edges = [code + more for code in borders_of(outline.rules.values()).tolist() for more in (-1, 0, 1)]
+    draw = random.Random(8)
+    codes = [*edges, *(draw.randrange(0x11_0000) for _ in range(200)), *map(ord, "客单价ßàÿ一丌😀日本")]
+    odd = [chr(code) for code in codes if 0x80 <= code < 0x11_0000 and not 0xD800 <= code < 0xE000]
+    number = begin = found.walk(found.number(found.start), begun)
+    checked = 0
+    for _ in range(40):
+        live = []
+        for char in draw.sample(odd, min(len(odd), 120)):
+            later = outline.step(found.place(number), char)
+            wanted = found.number(later) if later.readings else places.DEAD
+            assert found.walk(number, char) == wanted, char
+            live += [char] * (wanted != places.DEAD)
+        checked += len(live)
+        after = found.walk(number, draw.choice([*live, *"a-x"]))
+        number = begin if after == places.DEAD else after
+    assert checked > 0
 
 
 def written(made: Constraint, compiler: GrammarCompiler, budget: int, draw: random.Random) -> tuple[str, bool]:

@@ -195,7 +195,7 @@ def test_a_graph_node_by_node_and_without_a_cache(runtime: Any, small: Any, naiv
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_500)  # on a slow machine beside another test
-@settings(max_examples=200, **QUIET)
+@settings(max_examples=120, **QUIET)
 @given(programs)
 def test_many_graphs_node_by_node_and_without_a_cache(runtime: Any, small: Any, naive: Any, steps: Any) -> None:
     check_alike(steps, runtime, small, naive)

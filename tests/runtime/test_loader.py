@@ -60,13 +60,13 @@ def test_stored_dtypes_are_converted(folder: Path, stored: torch.dtype) -> None:
     assert torch.equal(after, before.to(stored).float())
 
 
-@pytest.mark.parametrize("piece", [8, 1000, 1 << 24])
+@pytest.mark.parametrize("numbers", [2, 250, 1 << 22])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_pieces_of_any_size_give_the_same(
-    folder: Path, piece: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, numbers: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of less than a row, of some rows, of all; read in place and converted."""
-    monkeypatch.setattr(tensor_reader, "PIECE", piece)
+    monkeypatch.setattr(tensor_reader, "SMALL", numbers)
     wanted = load_file(folder / "model.safetensors")
     places = load_model(folder, device="cpu", dtype=dtype).places()
     assert set(places) == set(wanted)

@@ -111,14 +111,21 @@ def command_steps(page: Path) -> list[tuple[list[str], str | None]]:
 
 
 def params(steps: Callable[[Path], object]) -> list[Any]:
-    """The pages that have some of these steps, as the parameters of a test; marked where they need the model."""
+    """The pages that have some of these steps, as the parameters of a test; marked where they need the model.
+
+    Each loads it, so `make test` runs those of the README, `make test-all` the other pages' too.
+    """
     import pytest
 
-    return [
-        pytest.param(name, marks=[pytest.mark.model] if needs_model(page) else [])
-        for name, page in pages().items()
-        if steps(page)
-    ]
+    marks = {"no": [], "README": [pytest.mark.model], "yes": [pytest.mark.model, pytest.mark.slow]}
+    return [pytest.param(name, marks=marks[group(name)]) for name, page in pages().items() if steps(page)]
+
+
+def group(name: str) -> str:
+    """Whether a page needs the model; the README is a group of its own."""
+    if not needs_model(pages()[name]):
+        return "no"
+    return "README" if name == "README.md" else "yes"
 
 
 def run_python(codes: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Printed]:
