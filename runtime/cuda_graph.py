@@ -173,10 +173,12 @@ class StepGraphs:
         if key not in self._graphs and self.held_bytes >= self._most_bytes:
             return None
         # The inputs come first: capturing runs the step once, which must write the keys and values of this one.
-        inputs = np.full(3 * size + ANY_ROWS * (queries == ANY), TRASH_SLOT, np.int64)
+        inputs = np.empty(3 * size + ANY_ROWS * (queries == ANY), np.int64)
         padded = inputs[: 3 * size].reshape(3, size)
-        padded[0] = self._ids.places(np.zeros(1, np.int64))
-        padded[:, :count] = self._ids.places(batch.token_ids), batch.positions, batch.slots
+        padded[0, :count] = self._ids.places(batch.token_ids)
+        padded[1, :count], padded[2, :count] = batch.positions, batch.slots
+        padded[0, count:] = self._ids.places(_FIRST_ID)
+        padded[1:, count:] = inputs[3 * size :] = TRASH_SLOT
         if queries == ANY:
             count = len(batch.logit_rows)
             inputs[3 * size : 3 * size + count] = batch.logit_rows
@@ -249,6 +251,7 @@ class StepGraphs:
         return hidden, None if key.queries == ANY else self._model.logits(hidden)
 
 
+_FIRST_ID = np.zeros(1, np.int64)
 _NONE64, _NONE32 = np.empty(0, np.int64), np.empty(0, np.int32)
 _NOBODY = StepBatch(_NONE64, _NONE64, _NONE64, _NONE32, _NONE32, _NONE32, _NONE64)
 
