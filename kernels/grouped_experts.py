@@ -24,7 +24,7 @@ from .token_experts import MOST_WIDTH, token_experts
 
 __all__ = ["MOST_SCANNED", "experts_launch", "grouped_experts", "pair_tiles"]
 
-MOST_SCANNED = 512
+MOST_SCANNED = 16
 """Most pairs among which a program looks for its own."""
 SUMMED = 1024
 """Columns whose parts a program sums."""

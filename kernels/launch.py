@@ -210,7 +210,7 @@ RADIX: dict[tuple[int, int], RadixBlocks] = {
 """(bytes of a number, padded head dim) → blocks of `radix_attention`."""
 
 TOKEN_EXPERTS: dict[int, TokenExperts] = {
-    2: TokenExperts(1, 4, 4, 4, 1024, 4),
+    2: TokenExperts(1, 4, 8, 2, 1024, 4),
     4: TokenExperts(1, 8, 2, 2, 1024, 4),
 }
 """Bytes of a number → blocks of `token_experts`."""

@@ -29,9 +29,9 @@ SHAPES: dict[str, tuple[int, int, int, int]] = {
 """Name → experts, chosen, hidden size, width of an expert."""
 TOKENS = (1, 2, 4, 8, 16, 64, 96, 256, 2048)
 TOKEN_BLOCKS = [
+    TokenExperts(1, 4, 8, 2, 1024, 4),
     TokenExperts(1, 4, 4, 4, 1024, 4),
     TokenExperts(1, 4, 6, 4, 1024, 4),
-    TokenExperts(1, 4, 8, 2, 1024, 4),
     TokenExperts(2, 4, 4, 4, 256, 4),
     TokenExperts(1, 8, 4, 8, 1024, 8),
     TokenExperts(1, 2, 8, 8, 256, 4),

@@ -28,7 +28,7 @@ CONFIG = ExpertConfig(
 
 @pytest.mark.parametrize("rows", [1, 2, 12, 48, 70, 96])
 def test_replayed_steps_give_the_same(rows: int) -> None:
-    """96 rows with 8 experts each are 768 pairs, which are sorted before; up to 512 are scanned."""
+    """96 rows with 8 experts each are 768 pairs, which are sorted before; up to 16 are scanned."""
     model = Qwen3Moe(CONFIG, device=DEVICE, dtype=torch.float32)
     random_weights(model)
     found = []

@@ -180,9 +180,9 @@ def test_grouped_experts_of_real_shapes(tokens: int, experts: int, chosen: int) 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [1, 3, 40, 96, 256])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 96, 256])
 def test_a_graph_serves_any_choice(tokens: int) -> None:
-    """320 pairs are scanned, 768 and 2,048 sorted: both are captured, and replayed with other experts and tokens."""
+    """16 pairs are scanned, more are sorted: both are captured, and replayed with other experts and tokens."""
     x, gate_up, down, ids, shares = _inputs(tokens, 64, 8, 512, 256, torch.bfloat16)
     residual = torch.zeros_like(x)
     run = KERNELS["grouped_experts"].triton()
