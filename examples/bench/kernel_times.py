@@ -51,6 +51,7 @@ DECODES: dict[str, tuple[int, int, int, int]] = {
     "1 alone, 640": (1, 1, 0, 640),
     "1 alone, 32768": (1, 1, 0, 32768),
     "8 alone, 2000": (8, 1, 0, 2000),
+    "32 alone, 1100": (32, 1, 0, 1100),
 }
 """Name → groups, members, prefix, suffix. Where something is shared, also with its slots in order."""
 
@@ -68,6 +69,7 @@ RADIX_CANDIDATES = [
     RADIX[2, 128],
     replace(RADIX[2, 128], run=Blocks(128, 64, 8, 3, 168, run=64)),
     replace(RADIX[2, 128], beside=NARROW, beside_programs=4),
+    replace(RADIX[2, 128], narrow=Blocks(16, 32, 1, 3), narrow_programs=8),
     RadixBlocks(Blocks(128, 64, 8, 5), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 64, 8, 3), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 128, 8, 5), NARROW, BOTH, 1, 4, 8),
@@ -76,7 +78,7 @@ RADIX_CANDIDATES = [
     RadixBlocks(Blocks(128, 64, 8, 5), NARROW, Blocks(16, 64, 4, 3), 1, 4, 16),
     RadixBlocks(Blocks(128, 64, 8, 5), NARROW, BOTH, 1, 4, 16),
 ]
-PIECES = [(264, 128), (528, 128), (528, 64)]
+PIECES = [(264, 128), (528, 128), (528, 64), (1056, 64)]
 """(units, least piece) of a plan."""
 RAGGED_CANDIDATES = [
     RAGGED[2, 128].many,
