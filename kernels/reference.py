@@ -55,7 +55,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     Returns:
         [T, n], the norm of the new residual.
     """
-    return rms_norm(residual.add_(x.sum(0) if x.dim() == 3 else x), weight, eps)
+    return rms_norm(residual.add_(x.sum(0) if len(x.shape) == 3 else x), weight, eps)
 
 
 def rotary_store(

@@ -26,12 +26,12 @@ def first_of_each(kinds: Ints, count: int) -> Ints:
     return first
 
 
-def kinds_of(codes: Ints, rules: Iterable[Node], pause: Callable[[], None]) -> Ints:
-    """A number for each character: equal where no set of the grammar tells them apart."""
+def kinds_of(codes: Ints, sets: Iterable[CharSet], pause: Callable[[], None]) -> Ints:
+    """A number for each character: equal where none of the sets tells them apart."""
     labels = np.zeros(len(codes), np.int64)
     packed = np.zeros(len(codes), np.uint64)
     bits = 0
-    for chars in sets_of(rules, pause):
+    for chars in sets:
         packed |= within(codes, chars) << np.uint64(bits)
         bits += 1
         if bits == 48:
@@ -40,9 +40,9 @@ def kinds_of(codes: Ints, rules: Iterable[Node], pause: Callable[[], None]) -> I
     return _refined(labels, packed).astype(np.int32)
 
 
-def borders_of(rules: Iterable[Node]) -> NDArray[np.int64]:
-    """The code points at which a set of the grammar begins or has ended, in order: none tells apart what is between."""
-    edges = {edge for chars in sets_of(rules, lambda: None) for low, high in chars for edge in (low, high + 1)}
+def borders_of(sets: Iterable[CharSet]) -> NDArray[np.int64]:
+    """The code points at which one of the sets begins or has ended, in order: none tells apart what is between."""
+    edges = {edge for chars in sets for low, high in chars for edge in (low, high + 1)}
     return np.array(sorted(edges), np.int64)
 
 

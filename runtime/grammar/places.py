@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schema.charsets import CharSet
-from .kinds import borders_of, first_of_each, kinds_of, within
+from .kinds import borders_of, first_of_each, kinds_of, sets_of, within
 from .outline import Outline, Place
 from .texts import Ints, texts_of
 from .vocabulary import Vocabulary
@@ -76,10 +75,18 @@ class Places:
         self._outline = outline
         self._vocabulary = vocabulary
         self._texts = texts_of(vocabulary, pause)
-        self._kinds = kinds_of(self._texts.codes, outline.rules.values(), pause)
+        sets = list(sets_of(outline.rules.values(), pause))
+        self._kinds = kinds_of(self._texts.codes, sets, pause)
         self._count = int(self._kinds.max(initial=-1)) + 1
         self._sample_codes = self._texts.codes[first_of_each(self._kinds, self._count)]
         self._samples = list(map(chr, self._sample_codes.tolist()))
+        # The borders of the sets, and for the ranges between them that have a token's character its kind.
+        borders = borders_of(sets)
+        pause()
+        ranges, first = np.unique(np.searchsorted(borders, self._texts.codes, "right"), return_index=True)
+        self._borders: list[int] = borders.tolist()
+        self._kind_of_range: dict[int, int] = dict(zip(ranges.tolist(), self._kinds[first].tolist()))
+        pause()
         self.generation = 0
         self.start = outline.start
         self._forget()
@@ -94,13 +101,6 @@ class Places:
         self._odd: dict[tuple[int, int], int] = {}  # place, range between two borders → what follows
         self._work = 0
         self._bytes = 0
-
-    @cached_property
-    def _ranges(self) -> tuple[list[int], dict[int, int]]:
-        """The borders of the grammar's sets, and for the ranges between them that have a token's character its kind."""
-        borders = borders_of(self._outline.rules.values())
-        ranges, first = np.unique(np.searchsorted(borders, self._texts.codes, "right"), return_index=True)
-        return borders.tolist(), dict(zip(ranges.tolist(), self._kinds[first].tolist()))
 
     @property
     def _worked_enough(self) -> bool:
@@ -144,9 +144,8 @@ class Places:
 
     def _odd_step(self, number: int, char: str) -> int:
         """A step over a character that is in no token as a whole: as over any that no set tells apart from it."""
-        borders, kinds = self._ranges
-        between = bisect_right(borders, ord(char))
-        kind = kinds.get(between)
+        between = bisect_right(self._borders, ord(char))
+        kind = self._kind_of_range.get(between)
         if kind is not None:
             return self._stepped(number, kind)
         found = self._odd.get((number, between))

@@ -13,7 +13,7 @@ import pytest
 from radicel.accepts import _compiler
 from radicel.constraint import Constraint
 from radicel.runtime.grammar import GrammarCompiler, ordinary, places, spread
-from radicel.runtime.grammar.kinds import borders_of
+from radicel.runtime.grammar.kinds import borders_of, sets_of
 from radicel.runtime.grammar.needs import NEVER, Needs
 from radicel.runtime.grammar.outline import Outline
 from radicel.runtime.grammar.reach import Reach, TooMuchWork
@@ -135,7 +135,8 @@ ODD = {
 def test_a_character_in_no_token_leads_where_the_outline_says(begun: str) -> None:
     outline = Outline(*constraint_rules(ODD[begun]))
     found = places.Places(outline, compiler().vocabulary, lambda: None)
-    edges = [code + more for code in borders_of(outline.rules.values()).tolist() for more in (-1, 0, 1)]
+    borders = borders_of(sets_of(outline.rules.values(), lambda: None)).tolist()
+    edges = [code + more for code in borders for more in (-1, 0, 1)]
     draw = random.Random(8)
     codes = [*edges, *(draw.randrange(0x11_0000) for _ in range(200)), *map(ord, "客单价ßàÿ一丌😀日本")]
     odd = [chr(code) for code in codes if 0x80 <= code < 0x11_0000 and not 0xD800 <= code < 0xE000]
