@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from .request import Sequence
 
-__all__ = ["Turns"]
+__all__ = ["Turns", "line_of"]
 
 
 class _Line:
@@ -51,7 +51,7 @@ class Turns:
 
     def add(self, seq: Sequence) -> None:
         """One more; one that comes back keeps its wave."""
-        key = _key(seq)
+        key = line_of(seq)
         line = self._line_of.get(key)
         if line is None:
             line = self._line_of[key] = _Line(*key, next(self._numbers))
@@ -60,7 +60,7 @@ class Turns:
 
     def remove(self, seq: Sequence, *, served: bool = False) -> None:
         """It waits no more; where it was `served`, the others of its run wait for their next turn."""
-        line = self._line_of[_key(seq)]
+        line = self._line_of[line_of(seq)]
         del line.members[bisect.bisect_left(line.members, _wave_key(seq), key=_wave_key)]
         if line.members and not served:
             return
@@ -69,7 +69,7 @@ class Turns:
             line.turn = next(self._numbers)
             bisect.insort(self._lines, line, key=_turn_key)
         else:
-            del self._line_of[_key(seq)]
+            del self._line_of[line_of(seq)]
 
     def next(self) -> Sequence:
         """The first of the run whose turn it is, among those of the highest priority."""
@@ -82,10 +82,11 @@ class Turns:
         for line in self._lines:
             assert line.members, "a run of which nobody waits"
             assert line.members == sorted(line.members, key=_wave_key), "a run is out of order"
-            assert all(_key(seq) == (line.run, line.priority) for seq in line.members), "a stray"
+            assert all(line_of(seq) == (line.run, line.priority) for seq in line.members), "a stray"
 
 
-def _key(seq: Sequence) -> tuple[object, int]:
+def line_of(seq: Sequence) -> tuple[object, int]:
+    """The run and priority in whose line a sequence of a graph waits."""
     return (seq.graph if seq.run is None else seq.run), seq.priority
 
 

@@ -14,7 +14,7 @@ Higher priority first. Within a priority there are single sequences and graphs, 
 "fcfs" knows no graphs and takes everything as it came.
 
 Ageing: whoever waits longest of all is next once `max_overtakes` others were admitted past it. A graph counts as one
-here, that arrives anew with each of its admissions. Everybody becomes the longest waiting at some time, so nobody
+here, that arrives anew with each of its admissions; as they came, a run of graphs does. Everybody becomes the longest waiting at some time, so nobody
 starves; and a single sequence waits at most for the singles before it and as many of the graphs'.
 
 The work of a step is bounded whatever the length of the queue: cached lengths are found for a window of
@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from .engine_config import EngineConfig
 from .leases import Graph
 from .request import Sequence, SequenceState
-from .turns import Turns
+from .turns import Turns, line_of
 
 __all__ = ["WaitingQueue"]
 
@@ -280,9 +280,13 @@ class WaitingQueue:
         heapq.heappush(self._oldest, (who.rank, next(self._serials), who))
 
     def _is_due(self, seq: Sequence) -> bool:
-        """Whether it, or its graph, waits longest of all."""
+        """Whether it, or its graph, waits longest of all; where graphs are served as they came, or its run."""
         who = self._oldest[0][2]
-        return who is seq or (seq.graph is not None and who is self._flow_of.get((seq.graph, seq.priority)))
+        if isinstance(who, Sequence) or seq.graph is None:
+            return who is seq
+        return who is self._flow_of.get((seq.graph, seq.priority)) or (
+            self.in_order is True and line_of(who.members[0]) == line_of(seq)
+        )
 
     def _longest_waiting(self) -> Sequence | None:
         who = self._oldest[0][2] if self._oldest else None
