@@ -176,7 +176,14 @@ class SentGraph:
         with self._lock:
             hints = keeps.of(places)
         planned = [
-            PlannedRequest(request, place, keep, _on_text(ready, request), self._run)
+            PlannedRequest(
+                request,
+                place,
+                keep,
+                _on_text(ready, request),
+                run=self._run,
+                awaited=keeps.continues(place) or ready.executor.may_go_on(),
+            )
             for (ready, request), place, keep in zip(asked, places, hints)
         ]
         try:

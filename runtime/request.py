@@ -177,6 +177,7 @@ class Sequence:
         place: its place in the graph's order; its samples and continuations have the same.
         keeps: what of it later places need.
         run: the run of programs that it is part of, whose requests are served as they came; None: its graph alone.
+        awaited: whether more may come once it is over; of those that came together these go first.
 
     Positions, while it lives (all half-open, `len`, which is kept in `length`, = prompt and output tokens so far):
 
@@ -209,6 +210,7 @@ class Sequence:
     place: int = 0
     keeps: tuple[Keep, ...] = ()
     run: object | None = None
+    awaited: bool = False
 
     # filled by the engine
     id: int = field(default_factory=lambda: next(_ids), init=False)

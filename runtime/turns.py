@@ -3,9 +3,10 @@
 In: the waiting sequences of graphs. Out: `next()`, the one whose turn it is.
 
 A run of programs sends graph after graph: first requests, and what goes on from their answers. Within a run, what came
-in an earlier wave goes first, and within a wave the lower place. So the first requests of all programs go before what
-follows from the first answers, and the batch is full to the end. Were it the other way round, the last programs to
-begin would go on alone when all others are through.
+in an earlier wave goes first; within a wave, what more may follow from, and then the lower place. So the first requests
+of all programs go before what follows from the first answers, and the batch is full to the end. Were it the other way
+round, the last programs to begin would go on alone when all others are through. It is no order of stages: who finishes
+a program waits for what came before, not for the beginning of all that are still to come.
 
 Runs take turns, one admission each: a small one does not wait until a big one that came before is through.
 """
@@ -25,7 +26,7 @@ class _Line:
     """The waiting sequences of one run and priority.
 
     Attributes:
-        members: by (wave, place, arrival).
+        members: by wave; in it those that are awaited first, and of these the lower place.
         turn: since when it waits: of its first arrival, or of the last admission from it.
     """
 
@@ -94,5 +95,5 @@ def _turn_key(line: _Line) -> tuple[int, int]:
     return -line.priority, line.turn
 
 
-def _wave_key(seq: Sequence) -> tuple[int, int, int]:
-    return seq.wave, seq.place, seq.arrival
+def _wave_key(seq: Sequence) -> tuple[int, bool, int, int]:
+    return seq.wave, not seq.awaited, seq.place, seq.arrival
