@@ -14,8 +14,9 @@ Higher priority first. Within a priority there are single sequences and graphs, 
 "fcfs" knows no graphs and takes everything as it came.
 
 Ageing: whoever waits longest of all is next once `max_overtakes` others were admitted past it. A graph counts as one
-here, that arrives anew with each of its admissions; as they came, a run of graphs does. Everybody becomes the longest waiting at some time, so nobody
-starves; and a single sequence waits at most for the singles before it and as many of the graphs'.
+here, that arrives anew with each of its admissions; as they came, a run of graphs does. Everybody becomes the longest
+waiting at some time, so nobody starves; and a single sequence waits at most for the singles before it and as many of
+the graphs'.
 
 The work of a step is bounded whatever the length of the queue: cached lengths are found for a window of
 `match_window` sequences at a time, in order of arrival, and only when somebody can be admitted. They are estimates (a
