@@ -227,6 +227,7 @@ class Sequence:
     arrival: int = field(default=-1, init=False)
     wave: int = field(default=-1, init=False)  # the arrival of the first of those that came with it
     rank: tuple[int, int] = field(default=(-1, 0), init=False)
+    may_write: int = field(default=0, init=False)  # as of when it came to wait: healing changes `max_tokens` later
 
     # filled by the scheduler: where its keys and values are, and what has run
     row: int = field(default=-1, init=False)

@@ -108,7 +108,8 @@ class WaitingQueue:
         """One more; `arrival` says where it stands among its priority. One that comes back keeps its `rank`."""
         self._latest = max(self._latest, seq.arrival)
         self._count += 1
-        self.unwritten += seq.sampling.max_tokens
+        seq.may_write = seq.sampling.max_tokens
+        self.unwritten += seq.may_write
         if seq.graph is None or self._config.policy == "fcfs":
             seq.rank = (seq.arrival, 0)
             self.unleased += len(seq.prompt_ids)
@@ -179,7 +180,7 @@ class WaitingQueue:
         self._turns.check()
         assert set(self._turns) == {seq for flow in self._flows for seq in flow.members}, "one waits in one order only"
         assert self.unleased == sum(len(seq.prompt_ids) for seq in self._singles), "prompt tokens are miscounted"
-        assert self.unwritten == sum(seq.sampling.max_tokens for seq in everybody), "tokens to write are miscounted"
+        assert self.unwritten == sum(seq.may_write for seq in everybody), "tokens to write are miscounted"
         assert len({id(seq) for seq in everybody}) == len(everybody) == len(self), "a sequence waits twice"
         assert all(seq.state is SequenceState.WAITING for seq in everybody), "one that does not wait is in the queue"
         waiting: list[Sequence | _Flow] = [*self._singles, *self._flows]
@@ -261,7 +262,7 @@ class WaitingQueue:
             raise ValueError(f"sequence {seq.id} does not wait")
         del members[index]
         self._count -= 1
-        self.unwritten -= seq.sampling.max_tokens
+        self.unwritten -= seq.may_write
         if flow is None:
             self.unleased -= len(seq.prompt_ids)
             if seq in self._window:
