@@ -321,12 +321,17 @@ class PlannedRequest:
             prompt: no `Keep` has to name it.
         keeps: prefixes that later places of the graph need.
         on_text: called as text appears; of a `GenerateRequest` only.
+        run: identity of the run or batch that it is part of, whose graphs follow one another; None: its graph alone.
+            A backend may serve the requests of one run as they came, and those of several in turns.
+        awaited: whether more may come once it is answered: a body may go on, or other places of the graph do.
     """
 
     request: GenerateRequest | ScoreRequest | PrefillRequest
     place: int
     keeps: tuple[Keep, ...] = ()
     on_text: OnText | None = None
+    run: object | None = None
+    awaited: bool = False
 
 
 class GraphSession(Protocol):

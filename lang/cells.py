@@ -50,6 +50,10 @@ class Cells(Lifetime):
         self.answered = 0
         self.program = ""
 
+    def may_go_on(self) -> bool:
+        """Whether a body may still ask for more: the program's own, or one that started it."""
+        return False
+
     def prompt(self, tip: Node | None) -> Prompt:
         """The prompt up to and including `tip`, whose text must be known."""
         return prompt_of(tip, self._written)

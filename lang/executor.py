@@ -156,6 +156,10 @@ class Executor(Cells):
             self.cancel(cancelled)
         self.release()
 
+    def may_go_on(self) -> bool:
+        """Whether a body may still ask for more: the program's own, or one that started it."""
+        return not self.body_done or (self.parent is not None and self.parent.may_go_on())
+
     def start_calls(self) -> None:
         """Starts the programs that the body called and did not inline."""
         while self.calls:

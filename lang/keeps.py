@@ -34,11 +34,17 @@ class Keeps:
                 self._leases.setdefault(place, []).append(lease)
         self._named: set[int] = set()
         self._next = _continuations(graph)
+        place_of = {index: place for place, index in enumerate(graph.order)}
+        self._needed = {place_of[need] for request in graph.requests for need in request.needs}
 
     def of(self, places: Collection[int]) -> list[tuple[Keep, ...]]:
         """The hints of the requests at these places, which are submitted together."""
         self._over.update(places)
         return [self._of(place) for place in places]
+
+    def continues(self, place: int) -> bool:
+        """Whether requests of the graph wait for the one at this place."""
+        return place in self._needed
 
     def withdrawn(self, places: Collection[int]) -> None:
         """No request will come there."""

@@ -97,7 +97,7 @@ class SamplingParams:
             SamplingError: a value out of its range, a name given under both spellings.
             TypeError: a keyword that is no sampling parameter.
         """
-        if all(type(value) in _PLAIN for value in kwargs.values()):
+        if _PLAIN.issuperset(map(type, kwargs.values())):
             return _of_plain(**kwargs)
         return cls._of(kwargs)
 

@@ -51,18 +51,19 @@ class Place(NamedTuple):
     number: int
 
 
-def release(wave: Sequence[Ready], backend: Backend, *, planned: bool = True) -> None:
+def release(wave: Sequence[Ready], backend: Backend, *, planned: bool = True, run: object | None = None) -> None:
     """Closes a wave: gives each node its place, and sends those that need no text that is still to come.
 
     Args:
         wave: in the order of recording.
         backend: of all of them.
         planned: whether a graph is made of them.
+        run: identity of the run whose wave it is.
     """
     live = sorted((ready for ready in wave if not ready.cell.done), key=_item)
     planned = planned and len(live) > 1 and not isinstance(backend, MockBackend)
     graph = _lowered(live, backend) if planned else None
-    sent = SentGraph(backend, graph, [ready.cell for ready in live])
+    sent = SentGraph(backend, graph, [ready.cell for ready in live], run)
     able, over = [], []
     for number, index in enumerate(range(len(live)) if graph is None else graph.order):
         executor, cell = live[index]
@@ -94,10 +95,14 @@ class SentGraph:
         backend: of all its nodes.
         graph: None where its nodes have no order but that of recording.
         cells: its nodes; by their index in the graph.
+        run: identity of the run that it is part of.
     """
 
-    def __init__(self, backend: Backend, graph: RequestGraph | None, cells: Sequence[Cell]) -> None:
+    def __init__(
+        self, backend: Backend, graph: RequestGraph | None, cells: Sequence[Cell], run: object | None = None
+    ) -> None:
         self._backend = backend
+        self._run = run
         self._lock = threading.Lock()
         self._left = len(cells)
         self._hinted: tuple[GraphSession, Keeps] | None = None  # until all nodes are done
@@ -171,7 +176,14 @@ class SentGraph:
         with self._lock:
             hints = keeps.of(places)
         planned = [
-            PlannedRequest(request, place, keep, _on_text(ready, request))
+            PlannedRequest(
+                request,
+                place,
+                keep,
+                _on_text(ready, request),
+                run=self._run,
+                awaited=keeps.continues(place) or ready.executor.may_go_on(),
+            )
             for (ready, request), place, keep in zip(asked, places, hints)
         ]
         try:

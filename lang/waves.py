@@ -50,6 +50,7 @@ class Waves:
         self.backend = backend
         self.count = 0
         self._direct = os.environ.get("RADICEL_WAVES") == "0"
+        self._run = object()  # what requests carry: it keeps nothing alive
         self._lock = threading.Lock()
         self._recorded: list[Ready] = []
         self._opened = 0.0
@@ -115,7 +116,7 @@ class Waves:
     def record(self, ready: Ready) -> None:
         """Takes a node into the open wave."""
         if self._direct:
-            release([ready], self.backend)
+            release([ready], self.backend, run=self._run)
             return
         with self._lock:
             if not self._recorded:
@@ -153,9 +154,10 @@ class Waves:
         if not wave:
             return
         if block or len(wave) <= _FEW:
-            release(wave, self.backend)
+            release(wave, self.backend, run=self._run)
         else:
-            threading.Thread(target=release, args=(wave, self.backend), name="radicel-wave", daemon=True).start()
+            call = partial(release, wave, self.backend, run=self._run)
+            threading.Thread(target=call, name="radicel-wave", daemon=True).start()
 
     def _tick(self) -> None:
         """On the dispatcher: closes a wave that got no node for a while, or that has been open for long."""

@@ -78,9 +78,14 @@ class _Node:
 
 
 class DemandTree:
-    """The demands of one namespace."""
+    """The demands of one namespace.
+
+    Attributes:
+        size: how many tokens they have, those that several begin with once.
+    """
 
     def __init__(self) -> None:
+        self.size = 0
         self._root = _Node(None, _EMPTY)
         self._serials = itertools.count()
 
@@ -100,6 +105,7 @@ class DemandTree:
             if child is None:
                 child = _Node(node, tokens[done:])
                 node.children[int(tokens[done])] = child
+                self.size += len(child.tokens)
                 done = len(tokens)
             else:
                 common = _common(child.tokens, tokens[done:])
@@ -121,6 +127,7 @@ class DemandTree:
             above = at.parent
             if above is not None and not at.count:
                 del above.children[int(at.tokens[0])]
+                self.size -= len(at.tokens)
             at = above
         if not self._root.count:
             self._root.times.clear()
@@ -143,9 +150,10 @@ class DemandTree:
 
     def check(self) -> None:
         """Raises AssertionError where the tree is not what its docstring says."""
-        stack = [self._root]
+        stack, size = [self._root], 0
         while stack:
             node = stack.pop()
+            size += len(node.tokens)
             live = [entry for entry in node.times if entry[2].active]
             assert len(live) == node.count, f"{node.count} demands counted, {len(live)} there"
             assert node.parent is None or node.count, "a node that nobody needs"
@@ -153,6 +161,7 @@ class DemandTree:
                 assert child.parent is node, "a child that does not know its parent"
                 assert int(child.tokens[0]) == first, "a child under another key"
                 stack.append(child)
+        assert size == self.size, f"{self.size} tokens counted, {size} there"
 
 
 def _split(node: _Node, length: int) -> _Node:

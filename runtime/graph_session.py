@@ -107,6 +107,7 @@ class _Wave:
             written = tuple(keep for keep in planned.keeps if keep.length is None)
             for i, seq in enumerate(sequences):
                 seq.graph, seq.place = self._graph, planned.place
+                seq.run, seq.awaited = planned.run, planned.awaited
                 seq.keeps = planned.keeps if i == 0 else written  # all have the prompt, each writes its own text
             self._together.launch(collector, sequences)
 

@@ -103,6 +103,11 @@ class LeaseBook:
         """How many leases there are."""
         return sum(map(len, self._trees.values()))
 
+    @property
+    def demanded(self) -> int:
+        """Tokens of all leased prefixes, those that several begin with once."""
+        return sum(tree.size for tree in self._trees.values())
+
     def need(self, namespace: Namespace, tokens: Tokens) -> Need:
         """What is needed again of the beginning of `tokens`, and when."""
         tree = self._trees.get(namespace)

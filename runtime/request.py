@@ -176,6 +176,8 @@ class Sequence:
         graph: the graph of requests that it belongs to, or None.
         place: its place in the graph's order; its samples and continuations have the same.
         keeps: what of it later places need.
+        run: the run of programs that it is part of, whose requests are served as they came; None: its graph alone.
+        awaited: whether more may come once it is over; of those that came together these go first.
 
     Positions, while it lives (all half-open, `len`, which is kept in `length`, = prompt and output tokens so far):
 
@@ -207,6 +209,8 @@ class Sequence:
     graph: Graph | None = None
     place: int = 0
     keeps: tuple[Keep, ...] = ()
+    run: object | None = None
+    awaited: bool = False
 
     # filled by the engine
     id: int = field(default_factory=lambda: next(_ids), init=False)
@@ -221,7 +225,9 @@ class Sequence:
     checked: bool = field(default=False, init=False)
     max_len: int = field(default=0, init=False)
     arrival: int = field(default=-1, init=False)
+    wave: int = field(default=-1, init=False)  # the arrival of the first of those that came with it
     rank: tuple[int, int] = field(default=(-1, 0), init=False)
+    may_write: int = field(default=0, init=False)  # as of when it came to wait: healing changes `max_tokens` later
 
     # filled by the scheduler: where its keys and values are, and what has run
     row: int = field(default=-1, init=False)

@@ -115,7 +115,7 @@ class Scheduler:
         self.counters = counters
         self.placement = Placement(config, num_slots=num_slots, num_rows=num_rows)
         self.leases = self.placement.leases
-        self.waiting = WaitingQueue(config, self.placement.peek)
+        self.waiting = WaitingQueue(config, self.placement.peek, self._has_room)
         self.running: list[Sequence] = []  # the most important first
         self._begin = begin
         self._arrivals = 0
@@ -124,9 +124,9 @@ class Scheduler:
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """New sequences wait; those of one graph that come together are leased together."""
-        sequences = list(sequences)
+        sequences, wave = list(sequences), self._arrivals
         for seq in sequences:
-            seq.arrival = self._arrivals
+            seq.arrival, seq.wave = self._arrivals, wave
             self._arrivals += 1
             self.waiting.add(seq)
         self.leases.submitted(sequences)
@@ -324,7 +324,7 @@ class Scheduler:
         again, or the preemption of somebody."""
         if seq.graph is None or not self.config.leases or self.config.policy == "fcfs" or self.waiting.overdue:
             return False
-        if not self.running or seq.priority > self.running[-1].priority:
+        if self.waiting.in_order or not self.running or seq.priority > self.running[-1].priority:
             return False
         if load.growth is None:
             load.growth = sum(map(self._growth, self.running))
@@ -333,6 +333,18 @@ class Scheduler:
             return True
         price = self.config.lease_price if len(self.running) < self.config.least_running else 0
         return not self.placement.make_room(wanted - price)
+
+    def _has_room(self) -> bool:
+        """Whether all that run and wait find room at a time, with every prefix that is known to be needed.
+
+        What is needed counts in full, also as far as it is locked already.
+        """
+        if not (self.config.leases and self.config.prefix_cache):
+            return False
+        written = math.ceil(self._share_written * self.waiting.unwritten)
+        wanted = self.leases.demanded + self.waiting.unleased + written
+        available = self.placement.available
+        return wanted <= available and wanted + sum(map(self._growth, self.running)) <= available
 
     def _growth(self, seq: Sequence) -> int:
         """The slots that a sequence will probably want until it ends, judging by those that ended before."""

@@ -6,14 +6,17 @@ Higher priority first. Within a priority there are single sequences and graphs, 
 
 - Of the singles, "prefix" takes the longest cached prefix first, so that a prefix is used while it is there, and those
   that end in the same node together (depth first).
-- A graph offers the sequence of the lowest place in its order: depth first, so that subtrees finish and free their
-  tokens. Of several graphs, the one whose offer has the longest cached prefix is next.
+- Graphs are served in the order that saves cache, where that is scarce: each offers the sequence of the lowest place
+  in its order, depth first, so that subtrees finish and free their tokens; of several graphs, the one whose offer has
+  the longest cached prefix is next. Where the pool has room for all that run and wait, no order saves anything, and
+  they are served as they came (`turns.py`): that keeps the batch full to the end.
 
 "fcfs" knows no graphs and takes everything as it came.
 
 Ageing: whoever waits longest of all is next once `max_overtakes` others were admitted past it. A graph counts as one
-here, that arrives anew with each of its admissions. Everybody becomes the longest waiting at some time, so nobody
-starves; and a single sequence waits at most for the singles before it and as many of the graphs'.
+here, that arrives anew with each of its admissions; as they came, a run of graphs does. Everybody becomes the longest
+waiting at some time, so nobody starves; and a single sequence waits at most for the singles before it and as many of
+the graphs'.
 
 The work of a step is bounded whatever the length of the queue: cached lengths are found for a window of
 `match_window` sequences at a time, in order of arrival, and only when somebody can be admitted. They are estimates (a
@@ -30,6 +33,7 @@ from collections.abc import Callable, Iterator
 from .engine_config import EngineConfig
 from .leases import Graph
 from .request import Sequence, SequenceState
+from .turns import Turns, line_of
 
 __all__ = ["WaitingQueue"]
 
@@ -60,14 +64,30 @@ class WaitingQueue:
 
     Args:
         peek: length of a sequence's cached prefix, and the serial of the node it ends in.
+        has_room: whether the pool has room for all that run and wait; asked at most once a step.
+
+    Attributes:
+        unleased: prompt tokens of the single sequences, which no lease counts.
+        unwritten: tokens that those who wait may write.
+        in_order: whether graphs are served as they came; None where nobody asked in this step.
     """
 
-    def __init__(self, config: EngineConfig, peek: Callable[[Sequence], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        peek: Callable[[Sequence], tuple[int, int]],
+        has_room: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.unleased = 0
+        self.unwritten = 0
+        self.in_order: bool | None = None
         self._config = config
         self._peek = peek
+        self._has_room = has_room
         self._singles: list[Sequence] = []  # by (priority, arrival)
         self._flows: list[_Flow] = []  # by (priority, rank)
         self._flow_of: dict[tuple[Graph, int], _Flow] = {}
+        self._turns = Turns()  # the same sequences, in their other order
         # (rank, serial, who), heap; entries of those that left or were served stay until on top
         self._oldest: list[tuple[tuple[int, int], int, Sequence | _Flow]] = []
         self._serials = itertools.count(1)
@@ -88,8 +108,11 @@ class WaitingQueue:
         """One more; `arrival` says where it stands among its priority. One that comes back keeps its `rank`."""
         self._latest = max(self._latest, seq.arrival)
         self._count += 1
+        seq.may_write = seq.sampling.max_tokens
+        self.unwritten += seq.may_write
         if seq.graph is None or self._config.policy == "fcfs":
             seq.rank = (seq.arrival, 0)
+            self.unleased += len(seq.prompt_ids)
             bisect.insort(self._singles, seq, key=_order_key)
             self._window = []
             self._push_oldest(seq)
@@ -104,7 +127,7 @@ class WaitingQueue:
     def admitted(self, seq: Sequence) -> None:
         """`next()` was admitted; its `rank` says since when it, or its graph, waited."""
         was_oldest = self._is_due(seq)
-        flow = self._drop(seq)
+        flow = self._drop(seq, served=True)
         if flow is not None:
             seq.rank = flow.rank
             self._serve(flow)
@@ -119,6 +142,7 @@ class WaitingQueue:
         """The tree has changed; cached lengths found before are out of date, and nobody is held back."""
         self._window = []
         self._held = False
+        self.in_order = None
         for flow in self._flows[: self._config.match_window]:
             flow.peeked = _NOT_PEEKED
 
@@ -132,10 +156,10 @@ class WaitingQueue:
             return seq
         flows = [] if self._held else self._flows
         if not (self._singles and flows):
-            return self._best_of_flows(flows) if flows else self._best_single() if self._singles else None
+            return self._best_of_graphs(flows) if flows else self._best_single() if self._singles else None
         ahead = self._singles[0].priority - flows[0].priority
         if ahead < 0 or (ahead == 0 and not self._graph_was_last):
-            return self._best_of_flows(flows)
+            return self._best_of_graphs(flows)
         return self._best_single()
 
     @property
@@ -153,6 +177,10 @@ class WaitingQueue:
             assert flow.members, "a graph of which nobody waits"
             assert flow.members == sorted(flow.members, key=_place_key), "a graph is out of order"
             assert all((seq.graph, seq.priority) == (flow.graph, flow.priority) for seq in flow.members), "a stray"
+        self._turns.check()
+        assert set(self._turns) == {seq for flow in self._flows for seq in flow.members}, "one waits in one order only"
+        assert self.unleased == sum(len(seq.prompt_ids) for seq in self._singles), "prompt tokens are miscounted"
+        assert self.unwritten == sum(seq.may_write for seq in everybody), "tokens to write are miscounted"
         assert len({id(seq) for seq in everybody}) == len(everybody) == len(self), "a sequence waits twice"
         assert all(seq.state is SequenceState.WAITING for seq in everybody), "one that does not wait is in the queue"
         waiting: list[Sequence | _Flow] = [*self._singles, *self._flows]
@@ -173,6 +201,7 @@ class WaitingQueue:
             self._move(flow, back)
         bisect.insort(flow.members, seq, key=_place_key)
         flow.peeked = _NOT_PEEKED
+        self._turns.add(seq)
 
     def _serve(self, flow: _Flow) -> None:
         """One of the graph was admitted: it waits anew, behind all that are here and before those that come."""
@@ -185,6 +214,11 @@ class WaitingQueue:
         flow.rank = rank
         bisect.insort(self._flows, flow, key=_flow_key)
         self._push_oldest(flow)
+
+    def _best_of_graphs(self, flows: list[_Flow]) -> Sequence:
+        if self.in_order is None:
+            self.in_order = self._has_room()
+        return self._turns.next() if self.in_order else self._best_of_flows(flows)
 
     def _best_of_flows(self, flows: list[_Flow]) -> Sequence:
         """The first of the graph with the longest cached prefix; of several, of the one that waits longest."""
@@ -219,8 +253,8 @@ class WaitingQueue:
 
     # -- both --------------------------------------------------------------------------------------------------------
 
-    def _drop(self, seq: Sequence) -> _Flow | None:
-        """Takes it out; the flow it was in, if any."""
+    def _drop(self, seq: Sequence, *, served: bool = False) -> _Flow | None:
+        """Takes it out, as it is `served` or gone; the flow it was in, if any."""
         flow = None if seq.graph is None else self._flow_of.get((seq.graph, seq.priority))
         members, key = (self._singles, _order_key) if flow is None else (flow.members, _place_key)
         index = bisect.bisect_left(members, key(seq), key=key)
@@ -228,10 +262,14 @@ class WaitingQueue:
             raise ValueError(f"sequence {seq.id} does not wait")
         del members[index]
         self._count -= 1
+        self.unwritten -= seq.may_write
         if flow is None:
+            self.unleased -= len(seq.prompt_ids)
             if seq in self._window:
                 self._window.remove(seq)
-        elif not members:
+            return None
+        self._turns.remove(seq, served=served)
+        if not members:
             self._flows.remove(flow)
             del self._flow_of[flow.graph, flow.priority]
         elif index == 0:
@@ -244,9 +282,13 @@ class WaitingQueue:
         heapq.heappush(self._oldest, (who.rank, next(self._serials), who))
 
     def _is_due(self, seq: Sequence) -> bool:
-        """Whether it, or its graph, waits longest of all."""
+        """Whether it, or its graph, waits longest of all; where graphs are served as they came, or its run."""
         who = self._oldest[0][2]
-        return who is seq if isinstance(who, Sequence) else seq in who.members[:1]
+        if isinstance(who, Sequence) or seq.graph is None:
+            return who is seq
+        return who is self._flow_of.get((seq.graph, seq.priority)) or (
+            self.in_order is True and line_of(who.members[0]) == line_of(seq)
+        )
 
     def _longest_waiting(self) -> Sequence | None:
         who = self._oldest[0][2] if self._oldest else None

@@ -115,6 +115,7 @@ def test_a_straight_batch_is_one_graph_and_its_calls_go_depth_first(graphs):
     (session,) = graphs.sessions
     assert texts(graphs.held) == ["q:aa", "q:aa", "q:ab", "q:b"]
     assert len(session.planned) == 1
+    assert all(planned.awaited for planned in session.planned[0]), "others go on from them"
     for request in graphs.held[:4]:
         request.answer("!")
     graphs.wait(8)
@@ -140,6 +141,9 @@ def test_bodies_that_read_are_as_many_waves_as_reads(graphs):
     run.join()
     assert [session.names() for session in graphs.sessions] == [[["a"] * 20], [["b"] * 20], [["c"] * 20]]
     assert all(session.closed == 1 for session in graphs.sessions)
+    sent = [[planned for wave in session.planned for planned in wave] for session in graphs.sessions]
+    assert len({planned.run for wave in sent for planned in wave}) == 1, "all are of one run"
+    assert [{planned.awaited for planned in wave} for wave in sent] == [{True}, {True}, {False}]
 
 
 @pytest.mark.usefixtures("patient")

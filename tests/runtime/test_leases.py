@@ -238,21 +238,23 @@ def test_a_graph_is_admitted_in_the_order_of_its_places():
     assert order == sorted(places)
 
 
-def test_children_come_before_the_siblings_of_their_parent():
-    """Depth first: what a finished thought makes possible is admitted before the next thought begins."""
-    engine, graph, order = make(rows=1), Graph(), []
-    waiting = {place: one(graph, place, [place + 1], 1) for place in (0, 3, 6)}
+@pytest.mark.parametrize(("slots", "expected"), [(23, [0, 1, 2, 3, 4, 5, 6]), (4096, [0, 3, 6, 1, 2, 4, 5])])
+def test_children_come_before_the_siblings_of_their_parent(slots, expected):
+    """Depth first: what a finished thought makes possible is admitted before the next thought begins; but as they came
+    where there is room for all."""
+    engine, graph, order = make(slots=slots, rows=1), Graph(), []
+    waiting = {place: one(graph, place, [place + 1, *range(9)], 1) for place in (0, 3, 6)}
     children = {0: (1, 2), 3: (4, 5)}
     engine.submit(list(waiting.values()))
     while engine.step():
         for place in [p for p, seq in waiting.items() if seq.state is SequenceState.FINISHED]:
             order.append(place)
-            text = [*waiting.pop(place).tokens.view(0, 2).tolist()]
+            text = [*waiting.pop(place).tokens.view(0, 11).tolist()]
             later = {child: one(graph, child, [*text, child], 1) for child in children.get(place, ())}
             waiting |= later
             if later:
                 engine.submit(list(later.values()))
-    assert order == [0, 1, 2, 3, 4, 5, 6]
+    assert order == expected
 
 
 @pytest.mark.parametrize("priority", [0, 1])

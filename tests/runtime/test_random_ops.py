@@ -160,7 +160,9 @@ class World:
             return {}
         lengths = (None, 1, length // 2, length, length + 5)
         keeps = [Keep(rng.choice(lengths), tuple(rng.sample(range(60), 2))) for _ in range(rng.randrange(3))]
-        return {"graph": rng.choice(self.graphs), "place": rng.randrange(60), "keeps": tuple(keeps)}
+        run, awaited = rng.choice([None, "one", "another"]), rng.random() < 0.5
+        place = rng.randrange(60)
+        return {"graph": rng.choice(self.graphs), "place": place, "keeps": tuple(keeps), "run": run, "awaited": awaited}
 
     def add(self, seq: Sequence) -> None:
         if seq.matcher is not None:
