@@ -3,8 +3,9 @@
 In: which bodies are at work, and the nodes that they record. Out: waves, sent by `sending.py`.
 
 A wave closes when no body is at work: every one that was started has ended or waits for a value. It also closes when
-no node came for 10 ms, since a body that is busy in its own code must not hold others back; and when nodes keep coming
-for long, or many of one program, since the backend may have nothing to do meanwhile.
+no node came for 10 ms (30 ms while bodies of the first wave wait to begin), since a body that is busy in its own code
+must not hold others back; and when nodes keep coming for long, or many of one program, since the backend may have
+nothing to do meanwhile.
 
 A body is at work from the moment at which what it waits for may be there, not from when its thread goes on; and so is
 an answer that has come and is not taken in yet. So what many answers make possible is one wave.
@@ -29,6 +30,7 @@ __all__ = ["Waves"]
 
 TICK_S = 0.005
 QUIET_TICKS = 2  # one tick alone may be late, where the whole process stood still
+FIRST_QUIET_TICKS = 6  # while bodies of the first wave wait to begin: a part of a batch leaves the device half empty
 FIRST_OPEN_S = 2.0  # the first wave should be the whole batch
 LATER_OPEN_S = 0.2
 MANY_OF_ONE = 1000  # nodes of one program: what a body appends for ever must get to run
@@ -169,7 +171,8 @@ class Waves:
             self._quiet = self._quiet + 1 if self._seen == len(self._recorded) else 0
             self._seen = len(self._recorded)
             longest = LATER_OPEN_S if self.count else FIRST_OPEN_S
-            if self._quiet >= QUIET_TICKS or time.monotonic() - self._opened > longest:
+            enough = FIRST_QUIET_TICKS if self._queued and not self.count else QUIET_TICKS
+            if self._quiet >= enough or time.monotonic() - self._opened > longest:
                 wave = self._take()
         dispatcher.later(TICK_S, self._tick)
         self._release(wave, block=False)  # answers are waiting for this thread

@@ -9,6 +9,7 @@ import time
 import pytest
 from radicel import MockBackend, Reply, errors, function, gen, select, waves
 from radicel.backend import Handle
+from radicel.executor import current
 from radicel.pool import bodies, dispatcher
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -179,6 +180,31 @@ def test_a_body_busy_in_its_own_code_holds_nobody_back(held):
         request.answer("v")
     go_on.set()
     assert [state.ret_value for state in run.join()] == ["v"] * 6
+
+
+@pytest.mark.parametrize(("items", "ticks"), [(1, 3), (2, 7)])
+@pytest.mark.usefixtures("patient")
+def test_the_first_wave_is_quiet_for_longer_while_bodies_wait_to_begin(held, items, ticks):
+    there, hold, found = threading.Event(), threading.Event(), []
+
+    @function
+    def busy(s):
+        s += "q:" + gen("a")
+        found.append(current().waves)
+        there.set()
+        hold.wait(20)
+
+    run = Run(lambda: busy.run_batch([()] * items, backend=held, num_threads=1))
+    assert there.wait(20)
+    counts = []
+    while not (counts and counts[-1]):
+        found[0]._tick()
+        counts.append(found[0].count)
+    assert len(counts) == ticks, "the first only sees that there is a node"
+    hold.set()
+    for i in range(items):
+        held.wait(i + 1)[i].answer("v")
+    run.join()
 
 
 def test_a_busy_body_s_own_nodes_are_sent_meanwhile(held):
