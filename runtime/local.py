@@ -69,8 +69,7 @@ class LocalRuntime(DirectCalls):
     """A model on this machine. A context manager and a `Backend`; used from many threads and event loops at once.
 
     Args:
-        model: None for the embedded model (SmolLM2-135M-Instruct, `radicel pull` fetches it), a name that
-            `radicel pull` knows, a folder in the Hugging Face layout, a `.gguf` file, or a hub id.
+        model: None (the embedded one), a name `radicel pull` knows, a Hugging Face folder, a `.gguf` file or a hub id.
         device: "auto" (the first GPU, else the CPU), "cpu", "cuda", "cuda:1".
         dtype: "auto" (float32 on a CPU, else the checkpoint's own), "float32", "bfloat16", "float16", "float64".
         memory_fraction: share of the device's free memory that weights and KV cache may take, in (0, 1].
@@ -145,6 +144,7 @@ class LocalRuntime(DirectCalls):
             end_ids=self._end_ids,
             hf_tokenizer=self._tokenizer.hf,
             special_ids=frozenset(i for i in range(self._tokenizer.vocab_size) if self._tokenizer.is_special(i)),
+            exact=deterministic,
         )
         self._ids = PromptIds(self._encoder, self._runner.vocab_size)
         self._healer = Healer(self._tokenizer, self._runner.vocab_size)

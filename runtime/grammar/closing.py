@@ -39,11 +39,18 @@ _BUSY_PAUSE = 4.0  # of that
 
 
 class Steering:
-    """What closing the texts of a constraint takes: made when it is first needed, or ahead, beside its compiling."""
+    """What closing the texts of a constraint takes: made when it is first needed, or ahead, beside its compiling.
 
-    def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
+    Args:
+        constraint: it.
+        vocabulary: the tokens.
+        exact: whether masks wait for what they ask of it. Else how far a step looks depends on what was found before.
+    """
+
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary, *, exact: bool = False) -> None:
         self._constraint = constraint
         self._vocabulary = vocabulary
+        self._exact = exact
         self._lock = threading.Lock()
         self._made = False
         self._reach: Reach | None = None
@@ -86,7 +93,7 @@ class Steering:
             rules, root = rules_in_turns(self._constraint, tool_format, pause)
         else:
             rules, root = constraint_rules(self._constraint, tool_format)
-        return Reach(Outline(rules, root, pause), self._vocabulary, pause, silent=self._silent)
+        return Reach(Outline(rules, root, pause), self._vocabulary, pause, silent=self._silent, exact=self._exact)
 
     @property
     def _silent(self) -> int:

@@ -54,6 +54,8 @@ class GrammarCompiler:
         cache_entries: most compiled grammars kept.
         cache_bytes: most memory that they are taken to cost.
         engine: `"llguidance"` or `"xgrammar"` to insist on one; None chooses per constraint (`choice.py`).
+        exact: whether masks near a budget's end depend on the text alone, and so take as long as they take (see
+            `Steering`).
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class GrammarCompiler:
         cache_entries: int = 512,
         cache_bytes: int = 256 * 1024 * 1024,
         engine: str | None = None,
+        exact: bool = False,
     ) -> None:
+        self._exact = exact
         self.vocabulary = Vocabulary(
             token_bytes, vocab_size=vocab_size, end_ids=end_ids, hf_tokenizer=hf_tokenizer, special_ids=special_ids
         )
@@ -192,7 +196,8 @@ class GrammarCompiler:
                 compiled = engine.compile(constraint)
                 self._wait_for(self._vocabulary_ready)
                 return compiled
-            return ClosingGrammar(engine.compile(constraint), Steering(constraint, self.vocabulary), self.vocabulary)
+            steering = Steering(constraint, self.vocabulary, exact=self._exact)
+            return ClosingGrammar(engine.compile(constraint), steering, self.vocabulary)
         except ConstraintError:
             raise
         except (RuntimeError, ValueError, RecursionError) as error:

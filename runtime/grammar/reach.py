@@ -51,6 +51,7 @@ class Reach(Spread):
         vocabulary: the tokens.
         pause: called now and then while it is made.
         silent: tokens without text that may be needed from some place.
+        exact: see `Places`.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class Reach(Spread):
         pause: Callable[[], None] = lambda: None,
         *,
         silent: int = 0,
+        exact: bool = False,
     ) -> None:
         super().__init__(outline, vocabulary, pause)
+        self.exact = exact
         finishes = self._texts.finishes
         self._finishes = np.where(finishes < 0, 0, self._kinds[finishes])
         self.lock = threading.Lock()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from radicel import function, select
+from radicel import Constraint, function, select
 from radicel.errors import InvalidValueError
 from radicel.runtime import LocalRuntime, deterministic
 from radicel.runtime.batch import SampleBatch
@@ -107,6 +107,13 @@ def test_scores_are_the_same_bits_alone_and_together(folder: Path) -> None:
         cold = chosen.run(backend=rt).meta("pick").probabilities
         states = chosen.run_batch([{}] * 5, backend=rt)
         assert [state.meta("pick").probabilities for state in states] == [cold] * 5
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_masks_near_a_budget_s_end_depend_on_the_text_alone(folder: Path, deterministic: bool) -> None:
+    with LocalRuntime(folder, deterministic=deterministic, **POOL) as rt:
+        compiled: Any = rt._grammars.compile(Constraint.of({"type": "array", "items": {"type": "integer"}}))
+        assert compiled.steering.prepare().exact == deterministic
 
 
 def test_what_deterministic_cannot_go_with(folder: Path) -> None:

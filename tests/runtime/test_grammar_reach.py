@@ -98,6 +98,21 @@ def test_all_tokens_need_what_each_needs_alone(
         place_alone = alone.walk(place_alone, TOKENS[token].decode())
 
 
+@pytest.mark.parametrize("made", CONSTRAINTS[:4], ids=str)
+def test_what_must_be_exact_is_followed_to_its_end(made: Constraint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a step may do next to nothing; otherwise what is known depends on what was followed before."""
+    vocabulary = compiler().vocabulary
+    wanted = reach_of(made, vocabulary)
+    outline = Outline(*constraint_rules(made))
+    found = [Reach(outline, vocabulary, exact=exact) for exact in (True, False)]
+    place = wanted.after(wanted.number(wanted.start))
+    monkeypatch.setattr(places, "_MOST_WORK", 0)
+    exact, other = ([reach.number(reach.start), reach] for reach in found)
+    assert known_needs(exact[1].after(exact[0])) == known_needs(place)
+    with pytest.raises(TooMuchWork):
+        other[1].after(other[0])
+
+
 @pytest.mark.parametrize("made", [*CONSTRAINTS[:3], Constraint.of({"additionalProperties": {"maxLength": 9}})], ids=str)
 def test_a_real_vocabulary_is_followed_as_each_token_alone(made: Constraint, model_dir: Path) -> None:
     """A sample of its tokens, at the places of a random text; those allowed by the masks all the same."""
