@@ -266,7 +266,7 @@ def radix_launch(
     narrow_m = padded(group * queries, 16)
     wide_m = padded(members * group * queries, 16)
     kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 1), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 2)]
-    then = False
+    in_runs = False
     if tokens <= blocks.fused_rows:
         # Few sizes of the wide tile, for each is a kernel to compile; small where next to nothing can be shared.
         most = 4 if queries == 1 and tokens <= 4 else blocks.fused_rows
@@ -276,7 +276,7 @@ def radix_launch(
     elif form == "runs" and not window and run_blocks(blocks.run, dim, q.device):
         # The long items come last, each beginning where a processor is done with the short ones.
         kinds = [(0, narrow_m, blocks.beside, blocks.beside_programs, 1)]
-        then = True
+        in_runs = True
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
@@ -320,7 +320,7 @@ def radix_launch(
             **tile.options(q.device),
             **early_options(q.device),
         )
-    if then:
+    if in_runs:
         run_items(q, k_cache, v_cache, plan, scale, softcap, queries, part, lse, blocks.run, blocks.wide_programs)
     if form != "alone":
         merge_partials(plan, part, lse, out, queries)
