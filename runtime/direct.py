@@ -90,11 +90,8 @@ class DirectCalls:
             OutputValidationError: the type's own validator refused the value (in a list likewise).
         """
         with undisturbed():  # a prompt may have a hundred thousand ids, and the collector would go through them all
-            prompts, many = read_prompts(prompt)
-            params, constraint = _split(sampling, kw)
+            prompts, many, params, constraint = _asked(prompt, sampling, kw, stream)
             if stream:
-                if many or (params.n or 1) > 1:
-                    raise InvalidValueError(_ONE_STREAM)
                 return self._stream(prompts[0], params, constraint)
             handles = self._submit_all(prompts, params, constraint)
         with _cancelling(handles):
@@ -110,12 +107,9 @@ class DirectCalls:
         **kw: Any,
     ) -> Any:
         """`generate` for an event loop; with `stream` an async iterator. Cancelling it cancels the request."""
-        with undisturbed():  # a prompt may have a hundred thousand ids, and the collector would go through them all
-            prompts, many = read_prompts(prompt)
-            params, constraint = _split(sampling, kw)
+        with undisturbed():
+            prompts, many, params, constraint = _asked(prompt, sampling, kw, stream)
             if stream:
-                if many or (params.n or 1) > 1:
-                    raise InvalidValueError(_ONE_STREAM)
                 return self._astream(prompts[0], params, constraint)
             handles = self._submit_all(prompts, params, constraint)
         with _cancelling(handles):
@@ -239,6 +233,17 @@ def _checked_continuations(continuations: Seq[str]) -> tuple[str, ...]:
         if not isinstance(text, str):
             raise TypeError(f"score: continuations[{i}]={text!r:.80} is a {type(text).__name__}, not a text")
     return texts
+
+
+def _asked(
+    prompt: RawPrompt | Seq[RawPrompt], sampling: SamplingParams | None, kw: Mapping[str, Any], stream: bool
+) -> tuple[list[PromptInput], bool, SamplingParams, Constraint | None]:
+    """What a call of `generate` asks for: prompts, whether a list of them, parameters, constraint."""
+    prompts, many = read_prompts(prompt)
+    params, constraint = _split(sampling, kw)
+    if stream and (many or (params.n or 1) > 1):
+        raise InvalidValueError(_ONE_STREAM)
+    return prompts, many, params, constraint
 
 
 def _split(sampling: SamplingParams | None, kw: Mapping[str, Any]) -> tuple[SamplingParams, Constraint | None]:

@@ -94,6 +94,8 @@ class TokenBuffer:
     def extend(self, ids: Sequence[int]) -> None:
         """Adds several ids."""
         end = self._length + len(ids)
+        if end == self._length:  # the array may be a prompt's, which takes no writing, not even of nothing
+            return
         if end > len(self._data):
             self._make_room(len(ids))
         self._data[self._length : end] = ids

@@ -183,7 +183,7 @@ class CausalLM:
         self, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False, in_parts: bool = False
     ) -> Tensor:
         """See `reference.streamed_linear`."""
-        if self.fused_rows < len(x) <= MOST_STREAMED and self.fused_rows:
+        if 0 < self.fused_rows < len(x) <= MOST_STREAMED:
             found: Tensor = self._streamed_linear(x, weight, bias, gated, in_parts)
             return found
         out = functional.linear(x, weight, bias)

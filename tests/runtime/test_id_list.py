@@ -107,6 +107,8 @@ def test_a_sequence_has_the_array_of_its_prompt_until_a_token_comes() -> None:
     buffer = TokenBuffer(ids)
     assert np.shares_memory(buffer.view(0, 3000), ids.array)
     view = buffer.view(0, 3000)
+    buffer.extend([])
+    assert np.shares_memory(buffer.view(0, 3000), ids.array), "nothing came"
     buffer.append(5)
     buffer.extend(list(range(5000)))
     assert buffer.view(0, len(buffer)).tolist() == [*LONG, 5, *range(5000)]
