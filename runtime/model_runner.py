@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidValueError
 from .attention import make_attention
-from .batch import SampleBatch, StepBatch, StepResult, StepTimes
+from .batch import SampleBatch, StepBatch, StepResult
 from .cuda_graph import FixedAttention, StepGraphs, StepIds
 from .deterministic import FixedRows, choose_by_row, make_fixed
 from .grammar.matcher import mask_words
@@ -29,6 +29,7 @@ from .models.layers import Step
 from .penalties import TokenCounts
 from .rehearsal import sample_of_nobody, step_of_nobody
 from .sampler import choose
+from .step_clock import StepClock, device_mark
 
 __all__ = ["ModelRunner", "Pending", "StepOutput", "bytes_per_slot", "kv_slots_that_fit"]
 
@@ -137,7 +138,7 @@ class ModelRunner:
         )
         self._logit_chunk = max(1, LOGIT_BYTES // (4 * self.vocab_size))
         self._ids = StepIds(num_rows, config.vocab_size, self.device)
-        self._clock = _Clock() if self.device.type == "cuda" else None
+        self._clock = StepClock(device_mark) if self.device.type == "cuda" else None
         self._graphs: StepGraphs | None = None
         if cuda_graphs and self.device.type == "cuda" and isinstance(self._attention, FixedAttention):
             most = min(num_rows, self._logit_chunk)
@@ -263,60 +264,26 @@ class ModelRunner:
         _bounds("end_ids", np.asarray(ends, np.int64), 0, self.vocab_size)
 
 
-class _Clock:
-    """Events on the device's stream: between what launches of a step it had nothing to do."""
-
-    def __init__(self) -> None:
-        self._marks: list[torch.cuda.Event] = []
-        self._end = _mark()
-
-    def forward_begins(self) -> None:
-        """The next launches are a step's."""
-        self._marks = [self._end, _mark()]
-
-    def forward_ends(self) -> None:
-        """The forward pass is launched whole."""
-        self._marks.append(_mark())
-
-    def sampling_begins(self) -> None:
-        """What is launched next had to wait for masks."""
-        self._marks.append(_mark())
-
-    def step_ends(self) -> list[torch.cuda.Event]:
-        """The five events of a step: the end of the one before, forward pass, sampling."""
-        self._end = _mark()
-        return [*self._marks, self._end]
-
-
 class Pending:
     """The `PendingStep`: results on their way to pinned memory, behind an event."""
 
-    def __init__(self, ids: Tensor, found: Found, clock: _Clock | None) -> None:
+    def __init__(self, ids: Tensor, found: Found, clock: StepClock | None) -> None:
         tensors = [ids, found.sampled, found.queries, found.ends]
         self._tops = found.tops
         for top in found.tops:
             tensors += [top.values, top.ids]
         self._host = [_to_host(tensor) for tensor in tensors]
-        self._events = clock.step_ends() if clock is not None else []
+        self._marks = clock.step_ends() if clock is not None else None
 
     def read(self) -> StepResult:
         """Waits for the device and returns the results."""
-        times = None
-        if self._events:
-            self._events[-1].synchronize()
-            times = StepTimes(*(a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:])))
+        times = None if self._marks is None else self._marks.read()
         ids, sampled, queries, ends, *tops = (tensor.tolist() for tensor in self._host)
         top_logprobs: dict[int, dict[int, float]] = {}
         query_top: dict[int, dict[int, float]] = {}
         for top, values, names in zip(self._tops, tops[::2], tops[1::2]):
             (top_logprobs if top.sampled else query_top).update(_alternatives(top, values, names))
         return StepResult(ids, sampled, top_logprobs, queries, query_top, ends, times)
-
-
-def _mark() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 def _alternatives(top: Top, values: list[list[float]], ids: list[list[int]]) -> dict[int, dict[int, float]]:
