@@ -89,10 +89,12 @@ class RadixBlocks:
 
     Attributes:
         wide, narrow: tiles of items that several rows share, and of items of one row, in a launch each.
-        run, beside: tiles of shared items whose slots follow one another, and of the items of one row in plans where
-            all are such; `run` of the first is 0 where nothing is known to be faster.
+        run, tail: tiles of shared items whose slots follow one another, and of the items of one row in plans where all
+            are such; `run` of the first is 0 where nothing is known to be faster.
+        few: as `narrow`, where there are at most two items of one row and key head for each multiprocessor, none of
+            them beside wide ones.
         both: tiles of steps with at most `fused_rows` rows, where one launch does both.
-        wide_programs, narrow_programs, beside_programs: how many programs of each a multiprocessor gets.
+        wide_programs, narrow_programs, few_programs: how many programs of each a multiprocessor gets.
     """
 
     wide: Blocks
@@ -102,8 +104,9 @@ class RadixBlocks:
     narrow_programs: int
     fused_rows: int
     run: Blocks = Blocks(16, 16, 4, 2)
-    beside: Blocks = Blocks(16, 16, 4, 2)
-    beside_programs: int = 2
+    tail: Blocks = Blocks(16, 16, 4, 2)
+    few: Blocks | None = None
+    few_programs: int = 2
 
 
 @dataclass(frozen=True)
@@ -199,8 +202,8 @@ RADIX: dict[tuple[int, int], RadixBlocks] = {
         4,
         8,
         run=Blocks(128, 128, 8, 3, run=128),
-        beside=Blocks(16, 32, 1, 3),
-        beside_programs=8,
+        tail=Blocks(16, 32, 1, 3),
+        few=Blocks(16, 64, 2, 4, ahead=True),
     ),
     (2, 256): RadixBlocks(Blocks(64, 32, 8, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 8, 3), 1, 2, 8),
     (4, 64): RadixBlocks(Blocks(32, 32, 4, 3), Blocks(16, 32, 4, 3), Blocks(16, 32, 4, 3), 1, 2, 8),
@@ -289,7 +292,8 @@ def streamed_blocks(x: torch.Tensor, weight: torch.Tensor, gated: bool, in_parts
     parts = min(4, max(1, 256 // tiles), max(1, width // 2048)) if in_parts else 1
     if parts == 1 or tiles * parts < LEAST_TILES or not has_copy_engine(x.device):
         return None
-    return StreamedBlocks(64, 128, 4, 3 if parts > 2 else 4, parts)
+    # Three stages leave room for a second program beside the first, where there are more than multiprocessors.
+    return StreamedBlocks(64, 128, 4, 3 if tiles * parts > 132 else 4, parts)
 
 
 @functools.lru_cache

@@ -16,7 +16,7 @@ from .programs import await_inputs, finish
 
 __all__ = ["merge_partials"]
 
-AT_ONCE, HEADS_OF_PROGRAM = 4, 1
+AT_ONCE, HEADS_OF_PROGRAM = 8, 1
 """Partial results that are loaded together; query heads of a program (with more, fewer programs run together)."""
 
 
@@ -43,6 +43,8 @@ def _merge_kernel(
     row = tl.maximum(tl.load(tokens_ptr + tl.program_id(0) * 2 + 1), 0)
     count = tl.where(token >= 0, tl.load(merges_ptr + row), 0)
     query = token - tl.load(firsts_ptr + row)
+    numbers_ptr = partials_ptr + row * MERGES + tl.arange(0, BLOCK)
+    number = tl.load(numbers_ptr, mask=tl.arange(0, BLOCK) < count, other=0)
     await_inputs(DEPENDENT)
     finish(DEPENDENT)
     if count > 1:
@@ -53,12 +55,12 @@ def _merge_kernel(
         total = tl.zeros([BLOCK_H], dtype=tl.float32)
         for i in range(0, count, BLOCK):
             at = i + tl.arange(0, BLOCK)
-            number = tl.load(partials_ptr + row * MERGES + at, mask=at < count, other=0)
             place = ((number.to(tl.int64) * QUERIES + query) * HEADS)[:, None] + heads[None, :]
             there = (at < count)[:, None] & (heads < HEADS)[None, :]
             lse = tl.load(lse_ptr + place, mask=there, other=float("-inf"))
             inside = there[:, :, None] & (dims < DIM)[None, None, :]
             part = tl.load(part_ptr + (place * DIM)[:, :, None] + dims[None, None, :], mask=inside, other=0.0)
+            number = tl.load(numbers_ptr + i + BLOCK, mask=at + BLOCK < count, other=0)
             new_top = tl.maximum(top, tl.max(lse, 0))
             base = tl.where(new_top == float("-inf"), 0.0, new_top)
             weight = tl.exp2(lse - base[None, :])

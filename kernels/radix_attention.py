@@ -8,8 +8,9 @@ The shared-prefix decomposition of Juravsky et al. 2024 ("Hydragen"), over the s
 2024 ("DeFT"); split keys and values after Dao et al. 2023 ("Flash-Decoding"). Wide items are scored by tensor-core
 tiles of (rows · queries · heads of one key head); what a row has for itself is cut into narrow items, the same with
 one row. A fixed number of programs takes (item, key head) units in turn and reads how many there are from the device,
-so one captured launch serves any plan. Where the slots of all wide items follow one another, `run_items` takes these. A
-second launch merges; a row with one partial result skips it, and where all rows have one, there is none.
+so one captured launch serves any plan. A second launch merges; a row with one partial result skips it, and where all
+rows have one, there is none. Where the slots of all wide items follow one another, `run_items` takes these, and
+`tail_items` the rest and the merge.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from . import reference
 from .attend import attend_block, attend_seen_by_all, load_slots
 from .launch import RADIX, RadixBlocks, early_options, multiprocessors, padded, run_blocks, supported
 from .merge_partials import merge_partials
-from .programs import BEGIN_INSIDE, await_inputs, finish, let_next_begin
+from .programs import await_inputs, finish, let_next_begin
 from .run_items import run_items
+from .tail_items import tail_items
 
 __all__ = ["item_rows", "item_run", "one_launch_tokens", "radix_attention", "radix_launch"]
 
@@ -82,7 +84,7 @@ def _attend_item(
     token = (first + query).to(tl.int64)
     limits = tl.load(lens_ptr + row, mask=live, other=0) - num + 1 + query
     inside = live[:, None] & (dims < DIM)[None, :]
-    if ORDER == 0:
+    if ORDER != 2:
         await_inputs(DEPENDENT)
     q = tl.load(q_ptr + (token * q_stride + head * DIM)[:, None] + dims[None, :], mask=inside, other=0.0)
 
@@ -168,12 +170,9 @@ def _radix_attention_kernel(
     """
     KV_HEADS: tl.constexpr = HEADS // GROUP
     # The plan was written before the first launch of the step. Of two launches that share the items, neither reads what
-    # the other writes: the first lets the second begin once both have their inputs, and the second waits at its end.
-    if DEPENDENT > 0:
-        if ORDER == 1:
-            await_inputs(BEGIN_INSIDE)
-        if ORDER == 2:
-            let_next_begin()
+    # the other writes: the first lets the second begin once both have their inputs, and both wait at their ends.
+    if DEPENDENT > 0 and ORDER == 2:
+        let_next_begin()
     num_wide = tl.load(sizes_ptr) if WIDE_M > 0 else 0
     num_narrow = tl.load(sizes_ptr + 1) if NARROW_M > 0 else 0
     for unit in range(tl.program_id(0), (num_wide + num_narrow) * KV_HEADS, tl.num_programs(0)):
@@ -196,8 +195,7 @@ def _radix_attention_kernel(
                     slot_stride, table_stride, scale, softcap, HEADS, GROUP, DIM, QUERIES, NARROW_M, NARROW_N,
                     BLOCK_D, WINDOW, SOFTCAP, PRECISION, AHEAD, ORDER, DEPENDENT,
                 )  # fmt: skip
-    if ORDER != 1:
-        await_inputs(DEPENDENT)  # also where there was nothing to do
+    await_inputs(DEPENDENT)  # also where there was nothing to do
     if ORDER == 0:
         finish(DEPENDENT)
 
@@ -266,17 +264,18 @@ def radix_launch(
     narrow_m = padded(group * queries, 16)
     wide_m = padded(members * group * queries, 16)
     kinds = [(wide_m, 0, blocks.wide, blocks.wide_programs, 1), (0, narrow_m, blocks.narrow, blocks.narrow_programs, 2)]
-    in_runs = False
     if tokens <= blocks.fused_rows:
         # Few sizes of the wide tile, for each is a kernel to compile; small where next to nothing can be shared.
         most = 4 if queries == 1 and tokens <= 4 else blocks.fused_rows
         kinds = [(padded(min(members, most) * group * queries, 16), narrow_m, blocks.both, 2, 0)]
     elif form == "alone":
         kinds = [(0, narrow_m, blocks.narrow, blocks.narrow_programs, 0)]
+        if blocks.few is not None and tokens * k_cache.shape[1] <= 2 * multiprocessors(q.device):
+            kinds = [(0, narrow_m, blocks.few, blocks.few_programs, 0)]
     elif form == "runs" and not window and run_blocks(blocks.run, dim, q.device):
-        # The long items come last, each beginning where a processor is done with the short ones.
-        kinds = [(0, narrow_m, blocks.beside, blocks.beside_programs, 1)]
-        in_runs = True
+        run_items(q, k_cache, v_cache, plan, scale, softcap, queries, part, lse, blocks.run, blocks.wide_programs)
+        tail_items(q, k_cache, v_cache, page_table, plan, scale, softcap, queries, part, lse, out, blocks.tail)
+        return out
     for wide, narrow, tile, programs, order in kinds:
         _radix_attention_kernel[(multiprocessors(q.device) * programs,)](
             q,
@@ -320,8 +319,6 @@ def radix_launch(
             **tile.options(q.device),
             **early_options(q.device),
         )
-    if in_runs:
-        run_items(q, k_cache, v_cache, plan, scale, softcap, queries, part, lse, blocks.run, blocks.wide_programs)
     if form != "alone":
         merge_partials(plan, part, lse, out, queries)
     return out

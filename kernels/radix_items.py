@@ -26,7 +26,8 @@ __all__ = ["FORMS", "RadixLayout"]
 
 FORMS = ("any", "alone", "runs")
 """What is known of a plan beforehand: nothing; that every row has one item and shares none; that the slots of every
-shared item follow one another, at least `run_items`' block of them, and that its rows see all of it and more."""
+shared item follow one another, at least `run_items`' block of them, that its rows see all of it and more, and that no
+row has so much for itself that one program for it and a key head would take longer than all others."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ def rotary_store(
     With x = (x1, x2) split in the middle of the head: out = (x1·cos - x2·sin, x2·cos + x1·sin).
 
     Args:
-        qkv: [T, (num_heads + 2·kv_heads)·d], queries, keys, values side by side.
+        qkv: [T, (num_heads + 2·kv_heads)·d], queries, keys, values side by side; or [parts, T, …] in float32, which
+            add up to them.
         cos: [T, d], the cosines of each token's angles, both halves equal.
         sin: [T, d], the sines, the first half negated.
         slots: integers [T], where each token's key and value go; only the trash slot may repeat.
@@ -85,9 +86,10 @@ def rotary_store(
         eps: of that norm.
 
     Returns:
-        The rotated queries, [T, num_heads, d].
+        The rotated queries, [T, num_heads, d], in the cache's dtype.
     """
     kv_heads, dim = k_cache.shape[1:]
+    qkv = qkv.sum(0).to(k_cache.dtype) if qkv.dim() == 3 else qkv
     heads = qkv.view(qkv.shape[0], num_heads + 2 * kv_heads, dim)
     turned = heads[:, : num_heads + kv_heads]
     if q_norm is not None and k_norm is not None:

@@ -3,7 +3,7 @@
     (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin)      (Su et al. 2021, "RoFormer"; halves as in Llama)
 
 A program takes some heads of one token. Queries go to a new tensor, keys and values to their slots; each number is
-read once and written once. Sums are kept in float32 and rounded at the end.
+read once and written once. Sums are kept in float32 and rounded at the end; projections may come in parts of them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ def _rotary_store_kernel(
     q_norm_ptr,
     k_norm_ptr,
     qkv_stride,
+    part_stride,
     cos_stride,
     slot_stride,
     eps,
+    PARTS: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -58,6 +60,9 @@ def _rotary_store_kernel(
     source = qkv_ptr + token * qkv_stride + heads[:, None] * DIM + columns[None, :]
     x1 = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     x2 = tl.load(source + HALF, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        x1 += tl.load(source + part * part_stride, mask=inside, other=0.0).to(tl.float32)
+        x2 += tl.load(source + part * part_stride + HALF, mask=inside, other=0.0).to(tl.float32)
     if NORMED:
         scale = 1.0 / tl.sqrt_rn((tl.sum(x1 * x1, 1) + tl.sum(x2 * x2, 1)) / DIM + eps)
         turned = inside & (is_q | is_k)[:, None]
@@ -101,10 +106,10 @@ def rotary_store(
     eps: float = 0.0,
 ) -> torch.Tensor:
     """See `reference.rotary_store`."""
-    if not supported(qkv, cos, sin, k_cache, v_cache, q_norm, k_norm) or qkv.stride(1) != 1:
+    if not supported(qkv, cos, sin, k_cache, v_cache, q_norm, k_norm) or qkv.stride(-1) != 1:
         return reference.rotary_store(qkv, cos, sin, slots, k_cache, v_cache, num_heads, q_norm, k_norm, eps)
-    tokens, (kv_heads, dim) = qkv.shape[0], k_cache.shape[1:]
-    out = torch.empty((tokens, num_heads, dim), dtype=qkv.dtype, device=qkv.device)
+    tokens, (kv_heads, dim) = qkv.shape[-2], k_cache.shape[1:]
+    out = torch.empty((tokens, num_heads, dim), dtype=k_cache.dtype, device=qkv.device)
     if not tokens:
         return out
     normed = q_norm is not None and k_norm is not None
@@ -119,10 +124,12 @@ def rotary_store(
         out,
         q_norm if normed else qkv,
         k_norm if normed else qkv,
+        qkv.stride(-2),
         qkv.stride(0),
         cos.stride(0),
         k_cache.stride(0),
         eps,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1,
         NUM_HEADS=num_heads,
         KV_HEADS=kv_heads,
         DIM=dim,

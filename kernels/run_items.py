@@ -3,7 +3,8 @@
     item: positions in slots s, s + 1, … and the rows that all see them  →  partial results, as in `radix_attention`
 
 Keys and values come in blocks through the copy engine (TMA): no page table, no addresses, which leaves registers for
-larger blocks. What the rows have for themselves is the launch before, so that a processor that is done with it begins.
+larger blocks. What the rows have for themselves is the next launch (`tail_items`), which begins on a processor that is
+done with this one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import triton.language as tl
 
 from .attend import run_descriptor, scores_of, weights_of
 from .launch import Blocks, early_options, multiprocessors, padded
-from .programs import await_inputs, let_next_begin
+from .programs import await_inputs
 
 __all__ = ["run_items"]
 
@@ -67,9 +68,6 @@ def _run_items_kernel(
     DEPENDENT: tl.constexpr,
 ):
     KV_HEADS: tl.constexpr = HEADS // GROUP
-    # The launch before waited for the inputs; what it writes is others' and is waited for at the end.
-    if DEPENDENT > 0:
-        let_next_begin()
     for unit in range(tl.program_id(0), tl.load(sizes_ptr) * KV_HEADS, tl.num_programs(0)):
         kv_head = unit % KV_HEADS
         item_ptr = wide_ptr + (unit // KV_HEADS) * 4
@@ -79,6 +77,7 @@ def _run_items_kernel(
         m = tl.arange(0, BLOCK_M)
         dims = tl.arange(0, DIM)
         token, head, live = _members(item_ptr, rows_ptr, firsts_ptr, nums_ptr, m, kv_head, HEADS, GROUP, QUERIES)
+        await_inputs(DEPENDENT)  # the plan was there before the first launch of the step
         q = tl.load(q_ptr + (token * q_stride + head * DIM)[:, None] + dims[None, :], mask=live[:, None], other=0.0)
         acc = tl.zeros([BLOCK_M, DIM], dtype=tl.float32)
         top = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
@@ -100,7 +99,7 @@ def _run_items_kernel(
         out = acc / total[:, None]
         tl.store(part_ptr + (number * DIM)[:, None] + dims[None, :], out, mask=live[:, None])
         tl.store(lse_ptr + number, top + tl.log2(total), mask=live)
-    await_inputs(DEPENDENT)
+    await_inputs(DEPENDENT)  # also where there was nothing to do
 
 
 def run_items(

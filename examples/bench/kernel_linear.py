@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 from kernel_cases import random
-from radicel.kernels import fused_linear, merge_partials, radix_attention, rms_norm, rotary_store, silu_mul
+from radicel.kernels import (
+    fused_linear,
+    merge_partials,
+    radix_attention,
+    rms_norm,
+    rotary_store,
+    run_items,
+    silu_mul,
+    streamed_linear,
+    tail_items,
+)
 from radicel.kernels.fused_linear import fused_linear_launch
 from radicel.kernels.launch import MOST_ROWS, LinearBlocks
 from radicel.runtime.attention import make_attention
@@ -160,7 +170,8 @@ def step_call(model: Llama, rows: int, length: int) -> Callable[[], torch.Tensor
 @contextlib.contextmanager
 def _order(order: int) -> Iterator[None]:
     """When a launch lets the next begin (0: not before its end)."""
-    modules = (fused_linear, rms_norm, silu_mul, rotary_store, radix_attention, merge_partials)
+    attention = (radix_attention, run_items, tail_items, merge_partials)
+    modules = (fused_linear, streamed_linear, rms_norm, silu_mul, rotary_store, *attention)
     kept = [module.early_options for module in modules]
     for module in modules:
         module.early_options = lambda device: {"DEPENDENT": order, "launch_pdl": order > 0}

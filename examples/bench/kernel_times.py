@@ -68,8 +68,8 @@ NARROW, BOTH = Blocks(16, 64, 2, 3), Blocks(16, 128, 4, 3)
 RADIX_CANDIDATES = [
     RADIX[2, 128],
     replace(RADIX[2, 128], run=Blocks(128, 64, 8, 3, 168, run=64)),
-    replace(RADIX[2, 128], beside=NARROW, beside_programs=4),
-    replace(RADIX[2, 128], narrow=Blocks(16, 32, 1, 3), narrow_programs=8),
+    replace(RADIX[2, 128], tail=NARROW, few=None),
+    replace(RADIX[2, 128], tail=Blocks(16, 32, 1, 4, ahead=True), narrow=Blocks(16, 32, 1, 3), narrow_programs=8),
     RadixBlocks(Blocks(128, 64, 8, 5), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 64, 8, 3), NARROW, BOTH, 1, 4, 8),
     RadixBlocks(Blocks(128, 128, 8, 5), NARROW, BOTH, 1, 4, 8),
@@ -187,7 +187,7 @@ def describe_tile(blocks: Blocks) -> str:
 
 def describe(blocks: RadixBlocks, tuning: RadixTuning) -> str:
     """A candidate in a few signs."""
-    shown = (blocks.wide, blocks.narrow, blocks.both, blocks.run, blocks.beside)
+    shown = (blocks.wide, blocks.narrow, blocks.both, blocks.run, blocks.tail, blocks.few or blocks.narrow)
     parts = [describe_tile(b) for b in shown]
     kind = "tree" if tuning.sharing else "flat"
     programs = f"x{blocks.wide_programs}/{blocks.narrow_programs}"

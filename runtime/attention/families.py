@@ -21,11 +21,13 @@ class Row:
         chain: the nodes that it stands on, as given.
         family: its key.
         narrow: items in use.
+        own: positions from their first to their end.
     """
 
     chain: Chain
     family: tuple[int, int]
     narrow: list[int] = field(default_factory=list)
+    own: int = 0
 
 
 @dataclass

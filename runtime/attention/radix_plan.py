@@ -44,6 +44,8 @@ class RadixTuning:
         least_piece: shortest piece that is worth cutting off.
         row_cost: positions that a row could read in the time that one more partial result costs it.
         least_saved: positions that sharing must save in all before it pays for a family.
+        long_tail: positions of its own that a program reads for a row, where others read as many or the device has
+            few: more are split among programs.
         sharing: whether anything is shared; False is flat decoding.
     """
 
@@ -52,6 +54,7 @@ class RadixTuning:
     least_piece: int = 128
     row_cost: int = 96
     least_saved: int = 1024
+    long_tail: int = 1024
     sharing: bool = True
 
 
@@ -325,6 +328,7 @@ class RadixPlanner:
             self._ends[row] = at
         if count + len(pieces) > self.layout.merges:
             raise NoRoom
+        held.own = sum(end - start for start, end in pieces)
         for start, end in pieces:
             item = self._free_narrow.take()
             held.narrow.append(item)
@@ -357,7 +361,13 @@ class RadixPlanner:
         if self._free_wide.high == 0:
             self.form = "alone" if int(self.parts["merges"].max()) <= 1 else "any"
         else:
-            self.form = "runs" if self._run and all(f.in_runs for f in self._families.values()) else "any"
+            in_runs = self._run and all(family.in_runs for family in self._families.values())
+            self.form = "runs" if in_runs and self._tails_are_even() else "any"
+
+    def _tails_are_even(self) -> bool:
+        """Whether a program for each row and key head reads what rows have for themselves as fast as more would."""
+        own = [held.own for held in self._rows.values()]
+        return max(own) <= max(self.tuning.long_tail, 2 * sum(own) * self._kv_heads // self.tuning.units)
 
 
 def _cut(start: int, end: int, count: int) -> list[tuple[int, int]]:

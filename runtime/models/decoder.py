@@ -167,8 +167,8 @@ class CausalLM:
         return functional.embedding(token_ids, self.embed)
 
     def _qkv(self, x: Tensor, layer: Layer) -> Tensor:
-        """[T, (heads + 2·kv_heads)·head_dim], of normed hidden states."""
-        return functional.linear(x, layer.qkv, layer.qkv_bias)
+        """[T, (heads + 2·kv_heads)·head_dim], of normed hidden states; with FUSES perhaps in parts."""
+        return self._linear(x, layer.qkv, layer.qkv_bias, in_parts=self.FUSES)
 
     def _out(self, x: Tensor, layer: Layer) -> Tensor:
         """[T, hidden], what the attention of a layer adds, of what its heads gathered; with FUSES perhaps in parts."""
@@ -204,7 +204,7 @@ class CausalLM:
             self.config.norm_eps,
         )
         out = step.attention.attend(keys, values, q, step.meta, **kind.attend)
-        return out.reshape(qkv.shape[0], -1)
+        return out.reshape(qkv.shape[-2], -1)
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """`WEIGHTS` with the layers written out."""

@@ -73,6 +73,11 @@ def test_rotary_store(dtype: torch.dtype, tolerance: float, normed: bool) -> Non
     _close(q, turn(parts[0], q_norm), tolerance)
     _close(k_cache[slots], turn(parts[1], k_norm), tolerance)
     assert torch.equal(v_cache[slots].double(), parts[2])
+
+    again = [torch.zeros_like(cache) for cache in (k_cache, v_cache)]
+    in_parts = torch.stack((qkv.float() - 1, torch.ones_like(qkv, dtype=torch.float32)))
+    _close(reference.rotary_store(in_parts, cos, sin, slots, *again, heads, **norms), q, max(tolerance, 1e-5))
+    _close(again[0][slots], k_cache[slots], max(tolerance, 1e-5))
     untouched = [1, 3, 4, 6, 7, 8]
     assert (k_cache[untouched] == 77).all()
     assert (v_cache[untouched] == 77).all()

@@ -103,6 +103,27 @@ def test_rotary_store(dtype: torch.dtype, tolerance: float, normed: bool, heads:
     assert torch.equal(caches[1], caches[3])
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_rotary_store_adds_up_parts(dtype: torch.dtype, tolerance: float, normed: bool, parts: int) -> None:
+    tokens, heads, kv_heads, dim = 5, 6, 2, 64
+    qkv = _random(parts, tokens, (heads + 2 * kv_heads) * dim, dtype=torch.float32)
+    angles = _random(tokens, dim // 2)
+    cos = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1).to(dtype)
+    slots = torch.tensor([5, 2, 1, 9, 7], device=DEVICE)
+    norms: dict[str, Any] = {}
+    if normed:
+        norms = {"q_norm": _random(dim, dtype=dtype, seed=1), "k_norm": _random(dim, dtype=dtype, seed=2), "eps": 1e-6}
+    caches = [torch.full((10, kv_heads, dim), 77.0, dtype=dtype, device=DEVICE) for _ in range(4)]
+    found = KERNELS["rotary_store"].triton()(qkv, cos, sin, slots, *caches[:2], heads, **norms)
+    wanted = reference.rotary_store(qkv.sum(0).to(dtype), cos, sin, slots, *caches[2:], heads, **norms)
+    assert found.dtype == dtype
+    for mine, theirs in ((found, wanted), (caches[0], caches[2]), (caches[1], caches[3])):
+        _close(mine, theirs, 2 * tolerance)  # rounded once more there
+
+
 def _batch(q_lens: list[int], kv_lens: list[int], heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> Any:
     """Arguments of `ragged_attention` up to kv_lens; the slot 0 and what lies beyond a row's end hold NaN."""
     context = max(kv_lens) + 5
