@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,18 @@ def _same_in_every_batch(linear: Any, dtype: torch.dtype, outs: int, width: int,
 def test_rows_of_the_kernel_are_the_same_in_every_batch(dtype: torch.dtype) -> None:
     # The interpreter multiplies tiles by a library that minds a row's place in them; a tensor core does not.
     _same_in_every_batch(KERNELS["fixed_linear"].triton(), dtype, 80, 96, moved=ON_GPU)
+
+
+@pytest.mark.parametrize(("kilobytes", "stages"), [(227, 5), (163, 5), (99, 3), (48, 1), (16, 1)])
+def test_stages_fit_into_the_memory_of_a_program(kilobytes: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from radicel.kernels import fixed_linear
+
+    memory = SimpleNamespace(shared_memory_per_block=48 << 10, shared_memory_per_block_optin=kilobytes << 10)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    tile = fixed_linear.Tile(64, 64, 128, 4, 5)
+    most = fixed_linear._most_stages.__wrapped__(tile, 2, torch.device("cuda"))
+    assert min(tile.stages, most) == stages
+    assert fixed_linear._most_stages.__wrapped__(tile, 2, torch.device("cpu")) == tile.stages
 
 
 @pytest.mark.parametrize("dtype", TWIN_DTYPES)
