@@ -153,9 +153,11 @@ def tile_positions(group: int, head_dim: int, dtype: torch.dtype) -> int:
 
 def fixed_tiles(firsts: NDArray[np.int32], ends: NDArray[np.int32], per_tile: int) -> NDArray[np.int32]:
     """int32 [N, 2]: sequence and first position of each tile that holds some of the queries firsts[b] .. ends[b]."""
-    tiles = [
-        (seq, at)
-        for seq, (first, end) in enumerate(zip(firsts.tolist(), ends.tolist()))
-        for at in reversed(range(first // per_tile * per_tile, end, per_tile))
-    ]
-    return np.asarray(tiles, np.int32).reshape(-1, 2)
+    begins = firsts // per_tile
+    counts = -(-ends // per_tile) - begins
+    tiles = np.empty((int(counts.sum()), 2), np.int32)
+    tiles[:, 0] = np.repeat(np.arange(len(counts)), counts)
+    # The last tiles of a sequence first: they see the most, and the longest work should begin earliest.
+    stops = np.repeat(np.cumsum(counts) + begins, counts)
+    tiles[:, 1] = (stops - 1 - np.arange(len(tiles))) * per_tile
+    return tiles

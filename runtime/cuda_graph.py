@@ -44,7 +44,7 @@ class FixedAttention(Attention, Protocol):
         ...
 
     def forms(self, num_tokens: int, queries: int) -> Sequence[str]:
-        """What `prepare_fixed` may say of steps of so many tokens, and so many of a row."""
+        """What `prepare_fixed` may say of steps of so many tokens, and so many of a row; nothing if it takes none."""
         ...
 
     def fixed_meta(self, page_table: Tensor, num_tokens: int, queries: int = 1, form: str = "any") -> Any:

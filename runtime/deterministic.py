@@ -9,6 +9,17 @@ the cache held, and however its prompt was cut. What a library computes for many
 - attention: `attention/deterministic_attention.py`; a mixture of experts: one expert after the other;
 - sampling: row by row on a CPU; on a GPU apart for rows whose launches are compiled otherwise.
 
+Steps that are replayed as CUDA graphs (`cuda_graph.py`) compute the same bits: a graph is captured while `FixedRows` is
+active, so it holds the launches of these functions, for more rows than the step has. None of them minds how many:
+
+- a row of a linear layer, logits included, is computed by programs of one tile size, in one order, out of this row and
+  the weights; rows of padding are rows of their own, whatever they hold;
+- norms, rotary positions and gates are kernels with a program for a row or for a part of it, whose launch is chosen by
+  the width alone; a function of `SUMS` would be launched row by row, as often as the graph has rows;
+- attention has the tiles of the step, and tiles of nobody (`attention/deterministic_attention.py`);
+- how often anything is launched is said by shapes, which a graph fixes, never by what a tensor holds. Experts that are
+  computed one after the other do ask who chose them: such models run without graphs.
+
 What is left (sums, products and square roots of single numbers, look-ups, comparisons, sorting) is exact: IEEE 754
 says what its result is.
 """
@@ -73,11 +84,17 @@ class FixedRows(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def make_fixed(model: CausalLM) -> None:
-    """Turns off what a model computes otherwise for few tokens than for many (changes it)."""
+def make_fixed(model: CausalLM) -> bool:
+    """Turns off what a model computes otherwise for few tokens than for many (changes it).
+
+    Returns:
+        whether its steps can still be captured as CUDA graphs.
+    """
     model.fused_rows = 0
-    if hasattr(model, "_experts"):
-        model._experts = reference_experts.grouped_experts
+    if not hasattr(model, "_experts"):
+        return True
+    model._experts = reference_experts.grouped_experts
+    return False
 
 
 def choose_by_row(logits: Tensor, batch: SampleBatch, vocab: int) -> Tensor:

@@ -115,7 +115,7 @@ class ModelRunner:
         self._model = model
         self._choose = choose
         if deterministic:
-            make_fixed(model)
+            cuda_graphs = make_fixed(model) and cuda_graphs
             self._choose = choose_by_row
         self._exactly: Callable[[], AbstractContextManager[Any]] = (
             partial(FixedRows, self.device) if deterministic else nullcontext
@@ -140,9 +140,10 @@ class ModelRunner:
         self._ids = StepIds(num_rows, config.vocab_size, self.device)
         self._clock = StepClock(device_mark) if self.device.type == "cuda" else None
         self._graphs: StepGraphs | None = None
-        if cuda_graphs and self.device.type == "cuda" and isinstance(self._attention, FixedAttention):
+        fixed = self._attention if isinstance(self._attention, FixedAttention) else None
+        if cuda_graphs and self.device.type == "cuda" and fixed is not None and fixed.forms(1, 1):
             most = min(num_rows, self._logit_chunk)
-            self._graphs = StepGraphs(model, self._kv, self._attention, ids=self._ids, most=most)
+            self._graphs = StepGraphs(model, self._kv, fixed, ids=self._ids, most=most)
 
     def forward(self, batch: StepBatch) -> StepOutput:
         """Launches the step: page-table updates, all layers, and the LM head where its output is small enough.
@@ -210,7 +211,7 @@ class ModelRunner:
 
     def warm_up(self, progress: Callable[[int, int], None]) -> None:
         """Makes ready what the first steps of each size would stop for; `progress` is told how many of how many."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self._exactly():
             if self._graphs is not None:
                 self._graphs.capture_all(progress)
         self._rehearse()

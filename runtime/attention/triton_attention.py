@@ -22,6 +22,7 @@ from ...kernels.radix_items import FORMS, RadixLayout
 from ...kernels.ragged_attention import tile_queries
 from ..batch import StepBatch
 from ..kv_cache import send, upload, upload_together
+from .held_tiles import HeldTiles, starts_of
 from .radix_plan import RadixPlanner, RadixTuning
 from .slot_runs import longest_run, runs_of
 
@@ -89,50 +90,6 @@ class TritonMeta:
     plans: tuple[Planned, ...]
 
 
-class _FixedTiles:
-    """A `Ragged` of up to `FIXED_ROWS` sequences, at an address that stays.
-
-    A further sequence, the last, has no tokens and sees nothing: tiles that are not in use are of it.
-
-    Args:
-        per_tile: queries of a tile.
-        num_tokens: most tokens of a step.
-    """
-
-    def __init__(self, per_tile: int, num_tokens: int, device: torch.device) -> None:
-        self._per_tile = per_tile
-        shapes = {"rows": FIXED_ROWS + 1, "starts": FIXED_ROWS + 2, "lens": FIXED_ROWS + 1}
-        shapes["tiles"] = 2 * self._most_tiles(num_tokens)
-        ends = np.cumsum([-(-size // 4) * 4 for size in shapes.values()]).tolist()
-        self._places = {
-            name: slice(begin, begin + size) for (name, size), begin in zip(shapes.items(), [0, *ends[:-1]])
-        }
-        self._host = np.zeros(ends[-1], np.int32)
-        self._buffer = upload(self._host.copy(), device)
-
-    def view(self, num_tokens: int) -> Ragged:
-        """The part for steps of up to so many tokens."""
-        rows, starts, lens, tiles = (self._buffer[place] for place in self._places.values())
-        return Ragged(rows, starts, lens, tiles.view(-1, 2)[: self._most_tiles(num_tokens)])
-
-    def send(self, batch: StepBatch, tiles: NDArray[np.int32]) -> None:
-        """Brings the buffer up to date, without waiting."""
-        rows, starts, lens, held = (self._host[place] for place in self._places.values())
-        count = batch.num_seqs
-        rows[:count] = batch.rows
-        starts[:] = batch.num_tokens
-        starts[:count] = _starts(batch)
-        lens[:count], lens[count:] = batch.kv_lens, 0
-        held = held.reshape(-1, 2)
-        held[:] = FIXED_ROWS, 0
-        held[: len(tiles)] = tiles
-        send(self._host, self._buffer)
-
-    def _most_tiles(self, num_tokens: int) -> int:
-        """Whole tiles, and one that is not full for each sequence."""
-        return num_tokens // self._per_tile + min(num_tokens, FIXED_ROWS)
-
-
 class _Plan:
     """A planner and its buffer on the device."""
 
@@ -189,14 +146,14 @@ class TritonAttention:
         self._run = item_run(head_dim, dtype, device)
         self._one_launch = one_launch_tokens(head_dim, dtype)
         self._per_tile = tile_queries(self._group, head_dim, dtype)
-        self._fixed = _FixedTiles(self._per_tile, FIXED_TOKENS, device)
+        self._fixed = HeldTiles(FIXED_ROWS, self._most_tiles(FIXED_TOKENS), device)
         self._plans: dict[int, _Plan] = {}
         self._ragged = find("ragged_attention", device)
         self._radix = find("radix_attention", device)
 
     def prepare(self, batch: StepBatch, page_table: Tensor) -> TritonMeta:
         """Plans the short rows, cuts the long ones into tiles, and sends both to the device."""
-        starts = _starts(batch)
+        starts = starts_of(batch)
         kinds = np.where(batch.q_lens <= SHORT, _padded(batch.q_lens), 0)
         plans = []
         for queries in np.unique(kinds[kinds > 0]).tolist():
@@ -226,7 +183,7 @@ class TritonAttention:
             `form` of that graph.
         """
         if queries:
-            return self._planned(queries, batch, _starts(batch), np.arange(batch.num_seqs), page_table).form
+            return self._planned(queries, batch, starts_of(batch), np.arange(batch.num_seqs), page_table).form
         self._fixed.send(batch, self._tiles(batch, np.arange(batch.num_seqs)))
         return "any"
 
@@ -234,7 +191,7 @@ class TritonAttention:
         """What to capture a graph with: steps of up to `num_tokens` tokens, at most `queries` of a sequence; 0 queries
         stand for any number, and then all rows are tiles. `form`: of what plans it is (`radix_items.FORMS`)."""
         if not queries:
-            return TritonMeta(page_table, self._fixed.view(num_tokens), ())
+            return TritonMeta(page_table, Ragged(*self._fixed.view(self._most_tiles(num_tokens))), ())
         parts = self._plan(queries, page_table).first_tokens(num_tokens)
         return TritonMeta(page_table, None, (Planned(queries, parts, form),))
 
@@ -317,6 +274,10 @@ class TritonAttention:
         in_runs = long and int(((found[:, 1] - found[:, 0])[long_rows] * counts).sum()) > IN_RUNS * int(seen.sum())
         return Ragged(rows, begins, lens, tiles, long=long, runs=runs if in_runs else None)
 
+    def _most_tiles(self, num_tokens: int) -> int:
+        """Of so many tokens of up to `FIXED_ROWS` sequences: whole tiles, and one that is not full for each."""
+        return num_tokens // self._per_tile + min(num_tokens, FIXED_ROWS)
+
     def _tiles(self, batch: StepBatch, long_rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """[N, 2], sequence and first query of each tile of these rows."""
         counts = -(-batch.q_lens[long_rows] // self._per_tile)
@@ -335,11 +296,6 @@ def _runs(batch: StepBatch, rows: NDArray[np.intp]) -> NDArray[np.int32]:
         for i in rows.tolist():
             found[i] = longest_run(runs_of(batch.chains[i]), 0, int(batch.kv_lens[i]))
     return found
-
-
-def _starts(batch: StepBatch) -> NDArray[np.int32]:
-    starts: NDArray[np.int32] = np.cumsum(batch.q_lens, dtype=np.int32) - batch.q_lens
-    return starts
 
 
 def _padded(counts: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from radicel import LocalRuntime
+from radicel.runtime.cuda_graph import ANY
 
 pytestmark = [pytest.mark.gpu, pytest.mark.model]
 
@@ -22,12 +23,12 @@ SAMPLINGS: list[dict[str, Any]] = [
 REQUESTS = [(prompt, sampling) for prompt in PROMPTS for sampling in SAMPLINGS]
 
 
-def _answer(runtime: LocalRuntime, request: tuple[str, dict[str, Any]]) -> Any:
+def _answer(runtime: LocalRuntime, request: tuple[str, dict[str, Any]], of_prompt: bool = True) -> Any:
     prompt, sampling = request
-    asked = {"max_tokens": 24, "ignore_eos": True, "logprobs": True, "top_logprobs": 4, "logprob_start_len": 0}
-    meta = runtime.generate(prompt, **asked, **sampling).meta
+    asked = {"max_tokens": 24, "ignore_eos": True, "logprobs": True, "top_logprobs": 4}
+    meta = runtime.generate(prompt, **asked, **sampling, **({"logprob_start_len": 0} if of_prompt else {})).meta
     tops = [list(top.items()) for top in meta.top_logprobs]
-    return list(meta.token_ids), list(meta.logprobs), list(meta.prompt_logprobs), tops
+    return list(meta.token_ids), list(meta.logprobs), list(meta.prompt_logprobs or ()), tops
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -42,6 +43,32 @@ def test_any_batch_cache_and_chunk_gives_the_same_bits(model_dir: Path, dtype: s
                 with ThreadPoolExecutor(len(order)) as pool:
                     found = list(pool.map(lambda request: _answer(runtime, request), order))
                 assert found == [wanted[REQUESTS.index(request)] for request in order], (chunk, running)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_replayed_graphs_give_the_bits_of_single_launches(model_dir: Path, warm: bool) -> None:
+    """Decode rows and ends of prompts, whose graphs are captured when they are needed, or ahead of all.
+
+    Prompts whose every position has its log probability wanted would not be replayed.
+    """
+    options: dict[str, Any] = {"dtype": "bfloat16", "deterministic": True, "kv_tokens": 20_000, "max_running": 24}
+    with LocalRuntime(model_dir, cuda_graphs=False, **options) as runtime:
+        assert runtime._runner._graphs is None
+        wanted = [_answer(runtime, request, of_prompt=False) for request in REQUESTS]
+    with LocalRuntime(model_dir, prefill_chunk=100, **options) as runtime:
+        if warm:
+            runtime.warm_up()
+        graphs = runtime._runner._graphs
+        assert graphs is not None
+        before = len(graphs._graphs)
+        assert (before > 20) is warm
+        for _ in range(2):
+            with ThreadPoolExecutor(len(REQUESTS)) as pool:
+                found = list(pool.map(lambda request: _answer(runtime, request, of_prompt=False), REQUESTS))
+            assert found == wanted
+        assert not graphs._broken
+        assert {key.queries for key in graphs._graphs} >= {1, ANY}
+        assert not warm or len(graphs._graphs) == before, "a step needed a graph that warming up had left out"
 
 
 def test_greedy_texts_are_those_of_the_fast_path(model_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,18 @@ def _same_in_every_batch(linear: Any, dtype: torch.dtype, outs: int, width: int,
 def test_rows_of_the_kernel_are_the_same_in_every_batch(dtype: torch.dtype) -> None:
     # The interpreter multiplies tiles by a library that minds a row's place in them; a tensor core does not.
     _same_in_every_batch(KERNELS["fixed_linear"].triton(), dtype, 80, 96, moved=ON_GPU)
+
+
+@pytest.mark.parametrize(("kilobytes", "stages"), [(227, 5), (163, 5), (99, 3), (48, 1), (16, 1)])
+def test_stages_fit_into_the_memory_of_a_program(kilobytes: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from radicel.kernels import fixed_linear
+
+    memory = SimpleNamespace(shared_memory_per_block=48 << 10, shared_memory_per_block_optin=kilobytes << 10)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    tile = fixed_linear.Tile(64, 64, 128, 4, 5)
+    most = fixed_linear._most_stages.__wrapped__(tile, 2, torch.device("cuda"))
+    assert min(tile.stages, most) == stages
+    assert fixed_linear._most_stages.__wrapped__(tile, 2, torch.device("cpu")) == tile.stages
 
 
 @pytest.mark.parametrize("dtype", TWIN_DTYPES)
@@ -153,25 +166,99 @@ def test_queries_of_the_twin_are_the_same_in_every_chunk(
     _same_in_every_chunk(reference_fixed.fixed_attention, dtype, options, shape)
 
 
-@pytest.mark.parametrize("options", KINDS)
-def test_the_plan_of_a_step_is_that_of_the_kernel(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`DeterministicAttention` as on a GPU: what it prepares, the kernel reads."""
+def _attention(monkeypatch: pytest.MonkeyPatch, heads: int, kv_heads: int, dim: int) -> Any:
+    """`DeterministicAttention` as on a GPU."""
     from radicel.kernels.fixed_attention import tile_positions
 
+    made = make_attention("deterministic", num_heads=heads, kv_heads=kv_heads, head_dim=dim, device=DEVICE)
+    monkeypatch.setattr(made, "_attend", KERNELS["fixed_attention"].triton())
+    monkeypatch.setattr(made, "_per_tile", tile_positions(heads // kv_heads, dim, torch.float32))
+    return made
+
+
+def _step(rows: Any, q_lens: list[int], kv_lens: list[int]) -> StepBatch:
+    positions = np.concatenate([np.arange(n - m, n) for m, n in zip(q_lens, kv_lens)])
+    return StepBatch(
+        token_ids=positions, positions=positions, slots=positions, rows=np.asarray(rows, np.int32),
+        q_lens=np.asarray(q_lens, np.int32), kv_lens=np.asarray(kv_lens, np.int32),
+        logit_rows=np.arange(len(positions)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_the_plan_of_a_step_is_that_of_the_kernel(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `DeterministicAttention` prepares, the kernel reads."""
     q_lens, kv_lens, shape = [1, 9, 40, 3], [70, 9, 45, 133], (4, 2, 16)
     q, k, v, table, rows, _, lens = _batch(q_lens, kv_lens, *shape, torch.float32)
-    made = make_attention("deterministic", num_heads=4, kv_heads=2, head_dim=16, device=DEVICE)
-    monkeypatch.setattr(made, "_attend", KERNELS["fixed_attention"].triton())
-    monkeypatch.setattr(made, "_per_tile", tile_positions(2, 16, torch.float32))
-    positions = np.concatenate([np.arange(n - m, n) for m, n in zip(q_lens, kv_lens)])
-    step = StepBatch(
-        token_ids=positions, positions=positions, slots=positions, rows=rows.cpu().numpy(),
-        q_lens=np.asarray(q_lens, np.int32), kv_lens=lens.cpu().numpy(), logit_rows=np.arange(len(positions)),
-    )  # fmt: skip
-    found = made.attend(k, v, q, made.prepare(step, table), scale=0.3, **options)
+    made = _attention(monkeypatch, *shape)
+    found = made.attend(k, v, q, made.prepare(_step(rows.cpu(), q_lens, kv_lens), table), scale=0.3, **options)
     starts = torch.tensor([0, *np.cumsum(q_lens)], dtype=torch.int32, device=DEVICE)
     wanted = reference.ragged_attention(q, k, v, table, rows, starts, lens, 0.3, **options)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+# Rows, new tokens and lengths of steps that follow each other, and tokens and queries of the graph of each: many tiles,
+# then few; rows that come and go; chunks that end at, before and after the end of a tile of 16 positions.
+STEPS: list[tuple[list[int], list[int], list[int], int, int]] = [
+    ([0, 1, 2, 3, 4], [1, 1, 1, 1, 1], [70, 33, 145, 133, 1], 8, 1),
+    ([2], [1], [146], 1, 1),
+    ([4, 0, 3], [1, 1, 1], [2, 71, 134], 6, 1),
+    ([1, 2, 0, 3, 4], [2, 1, 2, 2, 1], [34, 147, 73, 136, 3], 16, 2),
+    ([3, 1], [4, 3], [140, 37], 8, 4),
+    ([0, 4, 2], [8, 5, 1], [81, 8, 148], 16, 8),
+    ([0, 4], [15, 40], [96, 48], 64, 0),
+    ([4, 1, 0], [1, 27, 17], [49, 64, 113], 64, 0),
+    ([2, 3], [1, 33], [149, 173], 192, 0),
+    ([4], [1], [50], 2, 1),
+]
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("shape", [(4, 2, 16), (3, 1, 40)])
+def test_tiles_that_stay_give_the_bits_of_those_of_the_step(
+    options: dict[str, Any], shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a graph reads them: one buffer for all steps, more tokens and tiles than a step has, and NaN in the others."""
+    made, eager = _attention(monkeypatch, *shape), _attention(monkeypatch, *shape)
+    _, k, v, table, *_ = _batch([1] * 5, [180] * 5, *shape, torch.float32)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *args, **named: empty(*args, **named).fill_(torch.nan))
+    metas = {(size, queries): made.fixed_meta(table, size, queries) for *_, size, queries in STEPS}
+    for rows, q_lens, kv_lens, size, queries in STEPS:
+        step = _step(rows, q_lens, kv_lens)
+        q = torch.full((size, shape[0], shape[2]), torch.nan, device=DEVICE)
+        q[: step.num_tokens] = _random(step.num_tokens, shape[0], shape[2])
+        wanted = eager.attend(k, v, q[: step.num_tokens], eager.prepare(step, table), scale=0.3, **options)
+        assert made.takes_fixed(step, queries)
+        assert made.prepare_fixed(step, table, queries) in made.forms(size, queries)
+        found = made.attend(k, v, q, metas[size, queries], scale=0.3, **options)
+        assert torch.isfinite(wanted).all()
+        assert torch.equal(found[: step.num_tokens], wanted), (rows, q_lens)
+        assert torch.isnan(found[step.num_tokens :]).all(), "a tile of nobody has written"
+
+
+def test_no_step_has_more_tiles_than_the_graph_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of all kinds that a graph may get; the tiles beyond a step's own are of a sequence that has nothing."""
+    made = _attention(monkeypatch, 4, 2, 16)
+    table = torch.zeros((40, 4000), dtype=torch.int32)
+    rng = np.random.default_rng(0)
+    for per_tile in (1, 3, 4, 32):
+        made._per_tile, made._held = per_tile, None
+        for trial in range(300):
+            queries = int(rng.choice([1, 2, 4, 8, 0]))
+            count = int(rng.integers(1, 33 if queries == 0 else 41))
+            highest = queries or max(1, 512 // count)
+            q_lens = rng.integers(1, highest + 1, count) if trial % 2 else np.full(count, highest)
+            kv_lens = (q_lens + rng.integers(0, 3000, count)).tolist()
+            step = _step(rng.permutation(40)[:count], q_lens.tolist(), kv_lens)
+            made.prepare_fixed(step, table, queries)
+            held = made.fixed_meta(table, step.num_tokens, queries)
+            own, rest = made._tiles(step), held.tiles.numpy()
+            assert (rest[: len(own)] == own).all()
+            assert len(own) <= len(rest) <= step.num_tokens
+            nobody = set(rest[len(own) :, 0].tolist())
+            assert nobody <= {40}
+            assert all(held.lens[seq] == 0 and held.starts[seq] == held.starts[seq + 1] for seq in nobody)
 
 
 GPU_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
