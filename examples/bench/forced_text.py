@@ -187,7 +187,6 @@ def differences(found: dict[tuple[str, int], dict[str, Run]]) -> list[str]:
     lines = []
     for (name, index), ways in found.items():
         runs, masks = ways["runs"], ways["masks"]
-        assert runs.ids == ways["steps"].ids, "forced runs and single steps differ"
         if runs.ids != masks.ids:
             kind = "the same text in other tokens" if runs.text == masks.text else "another text"
             lines.append(f"{name}, request {index}: {kind}\n    forced: {runs.text}\n    masks:  {masks.text}")
@@ -205,9 +204,16 @@ def main() -> None:
     found, device = measured(options)
     print(f"{options.model or 'embedded model'}, {device}, {platform.processor() or platform.machine()}\n")
     print("\n".join([*table(found), "", *bounds(found)]))
-    same = all(ways["runs"].ids == ways["steps"].ids for ways in found.values())
-    print(f"\nforced runs and single steps: {'the same ids everywhere' if same else 'DIFFERENT ids'}\n")
+    others = [
+        f"{name}, request {index}" for (name, index), ways in found.items() if ways["runs"].ids != ways["steps"].ids
+    ]
+    print(
+        f"\nforced runs and single steps: {'other ids in ' + '; '.join(others) if others else 'the same ids everywhere'}\n"
+    )
     print("\n".join(differences(found)) or "masks only: the same ids everywhere")
+    # In fewer bits, steps of several tokens round otherwise than steps of one, and texts part where two choices are even.
+    if others and (options.dtype == "float32" or (options.dtype == "auto" and options.device == "cpu")):
+        raise SystemExit("in float32 they have to be the same")
 
 
 if __name__ == "__main__":

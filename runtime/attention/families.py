@@ -21,7 +21,7 @@ class Row:
         chain: the nodes that it stands on, as given.
         family: its key.
         narrow: items in use.
-        own: positions from their first to their end.
+        own: positions that they showed when they were placed.
     """
 
     chain: Chain

@@ -318,6 +318,7 @@ class RadixPlanner:
             at = stretch.end
         pieces = [piece for gap in gaps for piece in self._pieces(*gap)]
         length = int(self.parts["lens"][row])
+        held.own = sum(end - start for start, end in gaps) + max(0, length - at)
         if length > at:
             tail = self._pieces(at, length)
             start = tail[-1][0]
@@ -328,7 +329,6 @@ class RadixPlanner:
             self._ends[row] = at
         if count + len(pieces) > self.layout.merges:
             raise NoRoom
-        held.own = sum(end - start for start, end in pieces)
         for start, end in pieces:
             item = self._free_narrow.take()
             held.narrow.append(item)
