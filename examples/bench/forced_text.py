@@ -207,11 +207,10 @@ def main() -> None:
     others = [
         f"{name}, request {index}" for (name, index), ways in found.items() if ways["runs"].ids != ways["steps"].ids
     ]
-    print(
-        f"\nforced runs and single steps: {'other ids in ' + '; '.join(others) if others else 'the same ids everywhere'}\n"
-    )
+    verdict = f"other ids in {'; '.join(others)}" if others else "the same ids everywhere"
+    print(f"\nforced runs and single steps: {verdict}\n")
     print("\n".join(differences(found)) or "masks only: the same ids everywhere")
-    # In fewer bits, steps of several tokens round otherwise than steps of one, and texts part where two choices are even.
+    # In fewer bits, a step of several tokens rounds otherwise than steps of one: texts part where two choices are even.
     if others and (options.dtype == "float32" or (options.dtype == "auto" and options.device == "cpu")):
         raise SystemExit("in float32 they have to be the same")
 
