@@ -165,6 +165,7 @@ class Placement:
         """Drops whatever no live sequence holds; the number of slots freed."""
         slots = self.tree.evict(self.tree.evictable_size)
         self.pool.give_back(slots)
+        self.pool.tidy()
         return len(slots)
 
     def make_room(self, count: int) -> bool:
