@@ -10,6 +10,7 @@ import time
 
 import pytest
 from radicel.errors import BackendClosedError, DeadlineError, EngineDeadError, ForkedProcessError
+from radicel.runtime.attention.slot_runs import runs_of
 from radicel.runtime.engine import Engine, EngineConfig
 from radicel.runtime.outcome import GrammarMismatchError
 from radicel.runtime.request import FinishReason, Sequence, SequenceState
@@ -706,6 +707,20 @@ def test_a_listener_may_submit_and_flush(started):
 
     engine.submit([sequence(PROMPT, 3, listener=Chain())])
     assert second.listener.wait().cached_tokens == 0
+
+
+def test_a_prompt_lies_in_slots_in_order_whatever_ran_before():
+    """Rows that decode side by side take slots in turns; attention reads a later prompt in whole blocks anyway."""
+    runner = FakeRunner()
+    engine = make(runner, prefill_chunk=128)
+    for start in (1, 11):
+        prompts = [[start + n % 10, *[n % 7 + 1] * (70 + n)] for n in range(20)]
+        run_all(engine, [sequence(prompt, 30, sampling=NO_END) for prompt in prompts])
+    engine.flush_cache()
+    long = sequence([token % 38 + 1 for token in range(1000)], 3, sampling=NO_END)
+    run_all(engine, [long])
+    last = [step.chains[0] for step in runner.steps if step.chains is not None][-1]
+    assert [(run.first, run.end) for run in runs_of(last)] == [(0, 1000)]
 
 
 def test_flushing_drops_what_nobody_holds(started):
