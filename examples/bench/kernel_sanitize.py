@@ -48,13 +48,14 @@ def run_all() -> None:
     caches = [random(7, 2, 64, dtype=DTYPE) for _ in range(2)]
     slots = torch.tensor([6, 0, 3], device="cuda")
     kernel["rotary_store"](random(3, 10 * 64, dtype=DTYPE), cos, sin, slots, *caches, 6)
+    kernel["rotary_store"](random(2, 3, 10 * 64), cos, sin, slots, *caches, 6)
     for dim, window, softcap in ((64, 0, 0.0), (80, 33, 20.0), (128, 0, 0.0)):
         shape = {"heads": 8, "kv_heads": 2, "dim": dim, "dtype": DTYPE}
         case = prefill([1, 70, 5], 90, shared=False, **shape)
         inputs = (case.table, case.rows, case.starts, case.lens, dim**-0.5, window, softcap)
         kernel["ragged_attention"](case.q, *case.caches[0], *inputs)
-        for groups, members in ((2, 7), (1, 3)):  # two launches, one launch
-            decode = shared_prefixes(groups, members, 150, 40, **shape, uneven=9, layers=1, in_order=dim == 128)
+        for groups, members, prefix in ((2, 7, 150), (1, 3, 150), (12, 1, 0)):  # two launches, one, rows alone
+            decode = shared_prefixes(groups, members, prefix, 140, **shape, uneven=99, layers=1, in_order=dim == 128)
             tuning = RadixTuning(units=16, wide_units=8, least_piece=64, row_cost=4, least_saved=8)
             plan, form = plan_of(decode, item_rows(4, dim, DTYPE), tuning, 1, item_run(dim, DTYPE, decode.q.device))
             kernel["radix_attention"](
