@@ -18,7 +18,7 @@ SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 0.9, "top_p": 0.9, "seed": 4, "frequency_penalty": 0.3},
     {"temperature": 1.1, "top_k": 40, "seed": 9},
-    {"temperature": 0.8, "seed": 2, "regex": "[a-z ,]*"},
+    {"temperature": 0.8, "seed": 2, "regex": "[a-z ,]*", "on_budget": "close"},
 ]
 REQUESTS = [(prompt, sampling) for prompt in PROMPTS for sampling in SAMPLINGS]
 
