@@ -116,7 +116,7 @@ def _library(
     return out if residual is None else residual.add_(out)
 
 
-def model_of(layers: int) -> Llama:
+def model_of(layers: int, context: int = 4096) -> Llama:
     """The Llama-3.1-8B shape with random weights."""
     config = ModelConfig(
         architecture="LlamaForCausalLM",
@@ -127,7 +127,7 @@ def model_of(layers: int) -> Llama:
         kv_heads=8,
         head_dim=128,
         vocab_size=128256,
-        context_length=4096,
+        context_length=context,
         dtype="bfloat16",
         rope=RopeConfig(theta=500000.0),
         norm_eps=1e-5,
