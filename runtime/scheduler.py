@@ -4,7 +4,7 @@ In: sequences (`add`, `remove`). Out: a `Plan`, the work of one step; slots, loc
 
 A step is planned in three passes: (1) decoding rows, always, all of them; where slots run out the least important
 sequence is preempted; (2) prefills in progress, and (3) admissions. Beyond the one token of each decoding row, a step
-has at most `prefill_chunk` tokens.
+has at most `prefill_chunk` tokens, and a few more where they end a prompt (`spare_tokens`).
 
 Nothing is computed twice. The slots of a prefill chunk go to the tree when the chunk is *planned*, before the forward
 pass: within a step keys and values are written before attention reads, layer by layer, so a sibling planned later in
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .batch import Chain, RowUpdate
-from .engine_config import EngineConfig
+from .engine_config import EngineConfig, spare_tokens
 from .kv_pool import Slots
 from .placement import NO_SLOTS, Placement
 from .request import Sequence, SequenceState
@@ -71,7 +71,8 @@ class Plan:
         done: sequences that turned out to have nothing left to run; they only need to be finished.
         held: whether a sequence waits for its grammar, which another thread is making ready.
         ahead: whether it is planned before the last step's tokens are known; nobody is preempted then.
-        budget: tokens that may still be planned, beyond one for each decoding row.
+        budget: tokens that may still be planned, beyond one for each decoding row; below 0 after the end of a prompt
+            that took more.
         admitting: whether sequences may still be admitted; not after a preemption, or once the next one has no room.
     """
 
@@ -118,6 +119,7 @@ class Scheduler:
         self.waiting = WaitingQueue(config, self.placement.peek, self._has_room)
         self.running: list[Sequence] = []  # the most important first
         self._begin = begin
+        self._spare = spare_tokens(config.prefill_chunk)
         self._arrivals = 0
         self._stalled_steps = 0
         self._share_written = 1.0  # of the tokens that sequences of graphs may write, how many they do write
@@ -250,7 +252,10 @@ class Scheduler:
             plan.done.append(seq)
             return
         room = seq.kv_len - seq.pos + self.placement.available
-        count = min(min(target, seq.prefill_end) - seq.pos, plan.budget, room)
+        left = min(target, seq.prefill_end) - seq.pos
+        count = min(left, plan.budget, room)
+        if count < left <= min(plan.budget + self._spare, room) and seq.begun:
+            count = left  # the end of a prompt, which is not worth a step of its own
         if count > 0:
             end = seq.pos + count
             slots = self.placement.grow(seq, end - seq.kv_len) if end > seq.kv_len else NO_SLOTS
