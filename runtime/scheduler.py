@@ -188,7 +188,8 @@ class Scheduler:
         self._admit(plan)
         if plan.works:  # else nothing runs that would write them
             plan.updates = self.placement.take_updates()
-            plan.chains = [self.placement.chain(work.seq) for work in plan.works]
+            plan.chains = self.placement.chains(work.seq for work in plan.works)
+        self.placement.planned()
 
     def _plan_decodes(self, plan: Plan) -> None:
         """One token of each decoding row, and further forced ones within the budget.
@@ -303,7 +304,7 @@ class Scheduler:
                 seq.begun = True
                 if not self._begin(seq):
                     continue
-            slots = self.placement.attach(seq)
+            self.placement.attach(seq)
             if load is None:
                 load = _Load(sum(map(self._reserve, self.running)))
             if self.running and load.reserved + self._reserve(seq) > self.placement.available:
@@ -318,7 +319,7 @@ class Scheduler:
             self.leases.admitted(seq)
             seq.state = SequenceState.RUNNING
             bisect.insort(self.running, seq, key=_importance)
-            self.placement.start(seq, slots)
+            self.placement.start(seq)
             self._plan_chunk(seq, plan)
             load.reserved += self._reserve(seq)
             if load.growth is not None:
