@@ -20,6 +20,7 @@ from .config import RuntimeConfig
 from .detokenizer import TextStream
 from .device import resolve_device
 from .engine import Engine, EngineConfig
+from .engine_config import spare_tokens
 from .grammar import CompiledGrammar, GrammarCompiler
 from .healing import Healed, HealedStream, Healer
 from .model_runner import ModelRunner, kv_slots_that_fit
@@ -128,7 +129,7 @@ def make_runner(folder: Path, config: RuntimeConfig, sample_vocab: int) -> Model
         device,
         dtype,
         config.memory_fraction,
-        step_tokens=config.prefill_chunk,
+        step_tokens=config.prefill_chunk + spare_tokens(config.prefill_chunk),
         step_rows=config.max_running,
     )
     return ModelRunner(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,7 +64,7 @@ def resolve_sampling(
         raise ContextLengthError(
             f"the prompt has {prompt_len} tokens and the model's context is {context_length}; shorten the prompt"
         )
-    merged = params.over(defaults)
+    merged = _merged(params, defaults)
     room = context_length - prompt_len
     if room == 0 and merged.max_tokens != 0:
         raise ContextLengthError(
@@ -91,6 +92,25 @@ def resolve_sampling(
         top_logprobs=min(merged.top_logprobs or 0, vocab_size),
     )
     return [one, *(dataclasses.replace(one, sample_index=i) for i in range(1, merged.n or 1))]
+
+
+class _Last(threading.local):
+    """The parameters that were merged last on a thread: those of one call are the same for all its prompts."""
+
+    given: tuple[SamplingParams, SamplingParams] | None = None
+    merged: SamplingParams
+
+
+_last = _Last()
+
+
+def _merged(params: SamplingParams, defaults: SamplingParams) -> SamplingParams:
+    """`params.over(defaults)`, which takes longer than all else here."""
+    given = _last.given
+    if given is None or given[0] is not params or given[1] is not defaults:
+        _last.merged = params.over(defaults)
+        _last.given = (params, defaults)
+    return _last.merged
 
 
 def _bounded(value: float, least: float) -> float:

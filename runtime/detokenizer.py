@@ -146,10 +146,7 @@ class TextStream:
         if not ids:
             return
         if self._num_ids == 0:
-            tokenizer = self._tokenizer
-            data = b"".join(
-                [tokenizer.token_bytes(i) for i in ids if not (self._skip_special and tokenizer.is_special(i))]
-            )
+            data = self._tokenizer.run_bytes(ids, skip_special_tokens=self._skip_special)
             if self._drop_space:
                 data = data.removeprefix(b" ")
             # One character that is not finished hides where it begins, and 0xED may begin what is ill-formed sooner

@@ -95,7 +95,7 @@ class DirectCalls:
                 return self._stream(prompts[0], params, constraint)
             handles = self._submit_all(prompts, params, constraint)
         with _cancelling(handles):
-            results = [_settled(handle, constraint, alone=not many) for handle in handles]
+            results = _as_they_come(handles, constraint, alone=not many)
         return results if many else results[0]
 
     async def agenerate(
@@ -269,9 +269,20 @@ def _settled(handle: Handle[list[Generation]], constraint: Constraint | None, *,
     return samples[0] if len(samples) == 1 else samples
 
 
+def _as_they_come(handles: list[Handle[list[Generation]]], constraint: Constraint | None, *, alone: bool) -> list[Any]:
+    """`_settled` of each.
+
+    Texts are waited for from the last on: the others are there by then, mostly, and this thread does not wake up for
+    each of them, while the engine's would wait for the interpreter. Values are made while others are generated.
+    """
+    if constraint is not None:
+        return [_settled(handle, constraint, alone=alone) for handle in handles]
+    return [_settled(handle, None, alone=alone) for handle in reversed(handles)][::-1]
+
+
 def _valued(sample: Generation, constraint: Constraint | None) -> Generation:
     if constraint is None:
-        return dataclasses.replace(sample, value=sample.text)
+        return Generation(sample.text, sample.token_ids, sample.text, sample.meta, sample.error, sample.replaced)
     if sample.meta.finish_reason != "stop":
         cut = IncompleteOutputError(
             f"cut by {sample.meta.finish_reason!r} after {sample.meta.completion_tokens} tokens, before the text was a "

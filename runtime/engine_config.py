@@ -9,7 +9,18 @@ from dataclasses import dataclass
 
 from ..errors import InvalidValueError
 
-__all__ = ["EngineConfig"]
+__all__ = ["EngineConfig", "spare_tokens"]
+
+_SPARE_SHARE = 32
+"""One of so many tokens of a step, and it may have one more where that ends a prompt."""
+
+
+def spare_tokens(prefill_chunk: int) -> int:
+    """How many tokens more than `prefill_chunk` a step may have where these end a prompt's prefill.
+
+    Those few would cost a whole step of their own, and their sequence would end a step later than those beside it.
+    """
+    return prefill_chunk // _SPARE_SHARE
 
 
 @dataclass(frozen=True)
@@ -17,8 +28,8 @@ class EngineConfig:
     """How the engine schedules.
 
     Attributes:
-        prefill_chunk: most prompt tokens (and re-computed ones) of a step; decoding rows come in addition, so that
-            neither kind of work can stop the other.
+        prefill_chunk: most prompt tokens (and re-computed ones) of a step, and 1/32 more where that ends a prompt;
+            decoding rows come in addition, so that neither kind of work can stop the other.
         max_running: most sequences that run at once; the runner's page-table rows are a limit too.
         policy: order among waiting sequences of one priority: "prefix" (longest cached prefix first, those of one
             prefix together) or "fcfs" (as they came).

@@ -2,18 +2,22 @@
 
 In: lists of integers. Out: `IdList`s, which are not the caller's. Anything that is no integer is refused, a bool too.
 
-Lists that were made of one another share their integers, and such lists compare at a glance: a block of a prompt that
-equals that of one before is copied as an array, not converted. That it equals is not enough, as 3.0 == 3 and True == 1:
+Lists that were made of one another share their integers, and such lists compare at a glance: the beginning of a prompt
+that equals one before is copied as an array, not converted. That it equals is not enough, as 3.0 == 3 and True == 1:
 a sum is an `int` only where everything in it is one or a bool, and bools are looked for where an id is 0 or 1.
+
+How far two lists agree Python does not say; it compares them up to the first difference, in one go and without taking
+anything out of them. So in the list that others are compared with, every `_BLOCK`-th id is a `_Mark`, which compares
+like the id and notes that it was reached.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import struct
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,11 +28,31 @@ from .token_buffer import IdList
 __all__ = ["IdReader"]
 
 _BLOCK = 1024
-"""Ids that are compared at once."""
+"""Ids between two marks; beginnings that agree are shared in so large pieces."""
 _MOST = 8
 """Prompts that others are compared with."""
 
-Block = list[int]
+
+class _Mark:
+    """The last id of a block, in the list of a prompt that others are compared with.
+
+    Args:
+        value: the id.
+        end: how many ids come up to here.
+        reached: the `end` of the last mark that an id was equal to.
+    """
+
+    __slots__ = ("_end", "_reached", "_value")
+
+    def __init__(self, value: int, end: int, reached: list[int]) -> None:
+        self._value, self._end, self._reached = value, end, reached
+
+    def __eq__(self, other: object) -> bool:
+        if equal := bool(other == self._value):
+            self._reached[0] = self._end
+        return equal
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class _Known:
@@ -36,33 +60,50 @@ class _Known:
 
     Args:
         array: int32, its ids.
-        shared: its first blocks, which are those of another one, too.
+        like: one that begins with the same ids, if any.
         own: what follows them.
     """
 
-    def __init__(self, array: NDArray[np.int32], shared: Sequence[Block], own: Block) -> None:
+    def __init__(self, array: NDArray[np.int32], like: _Known | None, own: list[int]) -> None:
         self.array = array
-        self._shared, self._own = shared, own
+        self._like, self._own = like, own
+        self._first = int(array[0])
+        self._reached = [0]
 
     @cached_property
-    def blocks(self) -> list[Block]:
-        """All of it; the last block may be short."""
-        return [*self._shared, *(self._own[i : i + _BLOCK] for i in range(0, len(self._own), _BLOCK))]
+    def _marked(self) -> list[Any]:
+        """Its ids, the very objects of the caller's lists where they can be, and marks."""
+        shared = [] if self._like is None else self._like._marked[: len(self.array) - len(self._own)]
+        marked: list[Any] = [*shared, *self._own]
+        for last in range(_BLOCK - 1, len(marked), _BLOCK):
+            marked[last] = _Mark(int(self.array[last]), last + 1, self._reached)
+        self._like, self._own = None, []
+        return marked
 
     @cached_property
-    def may_hide_bools(self) -> list[bool]:
-        """For each block, whether an id of it equals a bool."""
-        return [bool((self.array[i : i + _BLOCK] <= 1).any()) for i in range(0, len(self.array), _BLOCK)]
+    def _may_be_bools(self) -> list[int]:
+        """Where its ids equal a bool."""
+        places: list[int] = np.flatnonzero(self.array <= 1).tolist()
+        return places
 
-    def common(self, values: Sequence[int]) -> int:
-        """With how many of its blocks a prompt begins, which has integers there and nothing else."""
-        count = 0
-        for block, hides in zip(self.blocks, self.may_hide_bools):
-            mine = values[count * _BLOCK : (count + 1) * _BLOCK]
-            if mine != block or type(sum(mine)) is not int or (hides and _has_bool(mine)):
-                break
-            count += 1
-        return count
+    def common(self, values: list[Any]) -> int:
+        """With how many of its ids, in whole blocks, a prompt begins, which has integers there and nothing else.
+
+        Raises:
+            TypeError: there is a bool among them.
+        """
+        if values[0] != self._first:
+            return 0
+        self._reached[0] = 0
+        with contextlib.suppress(TypeError):  # where they differ, one may have no order
+            list.__lt__(values, self._marked)
+        end = self._reached[0]
+        if not end or not _are_integers(values if len(values) <= 2 * end else values[:end]):
+            return 0
+        for i in self._may_be_bools:
+            if i < end:
+                _refuse_bool(values, i)
+        return end
 
 
 class IdReader:
@@ -78,9 +119,7 @@ class IdReader:
             TypeError: one of them is no integer.
         """
         values = values if isinstance(values, list) else list(values)
-        like, count = self._alike(values)
-        shared = [] if like is None else like.blocks[:count]
-        start = sum(map(len, shared))
+        like, start = self._alike(values) if len(values) >= _BLOCK else (None, 0)
         own = values[start:]
         array = np.empty(start + len(own), dtype=np.intc)
         if like is not None:
@@ -89,45 +128,54 @@ class IdReader:
             # Reads a list of integers faster than numpy and the array module do.
             struct.pack_into(f"{len(own)}i", array.data, array.itemsize * start, *own)
         except struct.error:
-            return _too_large([*chain.from_iterable(shared), *own])
+            return _too_large([*array[:start].tolist(), *own])
         ids = IdList(array)
         if ids.least <= 1:
             _refuse_bools(own, array[start:])
-        self._remember(_Known(array, shared, own), like, count)
+        if len(array) >= _BLOCK:
+            self._remember(_Known(array, like, own), like, start)
         return ids
 
-    def _alike(self, values: Sequence[int]) -> tuple[_Known | None, int]:
-        """A prompt that begins like this one, and with how many blocks: the first of which it has half, else the one
-        of which it has most."""
+    def _alike(self, values: list[Any]) -> tuple[_Known | None, int]:
+        """A prompt that begins like this one, and for how many ids: the first of which it has half, else the one of
+        which it has most."""
         best: tuple[_Known | None, int] = (None, 0)
         for known in self._known:
             count = known.common(values)
             if count > best[1]:
                 best = known, count
-                if 2 * count >= len(known.blocks):
+                if 2 * count >= len(known.array):
                     break
         return best
 
     def _remember(self, new: _Known, like: _Known | None, count: int) -> None:
         """Keeps a prompt, unless another begins so and is as long; in its place one that goes on where it ends."""
         known = [one for one in self._known if one is not like]
-        if like is None or 2 * count < len(like.blocks):
+        if like is None or 2 * count < len(like.array):
             known = [new, *([] if like is None else [like]), *known]
         else:
-            goes_on = len(new.array) > len(like.array) and count >= len(like.array) // _BLOCK
+            goes_on = len(new.array) > len(like.array) and count >= len(like.array) // _BLOCK * _BLOCK
             known.insert(0, new if goes_on else like)
         self._known = known[:_MOST]
 
 
-def _has_bool(values: Sequence[object]) -> bool:
-    return any(isinstance(value, bool) for value in values)
+def _are_integers(values: list[Any]) -> bool:
+    """Whether all are certainly integers (or bools); what has no sum may be some too, of another type."""
+    try:
+        return type(sum(values)) is int
+    except TypeError:
+        return False
+
+
+def _refuse_bool(values: Sequence[object], i: int) -> None:
+    """One is an integer to Python; as an id it is a mistake."""
+    if isinstance(values[i], bool):
+        raise TypeError(f"{values[i]} at {i} is a bool, no token id")
 
 
 def _refuse_bools(values: Sequence[object], array: NDArray[np.signedinteger]) -> None:
-    """They are integers to Python; as ids they are a mistake."""
     for i in np.flatnonzero(array <= 1).tolist():
-        if isinstance(values[i], bool):
-            raise TypeError(f"{values[i]} at {i} is a bool, no token id")
+        _refuse_bool(values, i)
 
 
 def _too_large(values: Sequence[Any]) -> IdList:

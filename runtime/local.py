@@ -76,7 +76,7 @@ class LocalRuntime(DirectCalls):
         kv_tokens: tokens the KV pool holds; None: what fits.
         context_length: most tokens of prompt and output together; None: the model's own limit.
         max_running: most sequences in one step.
-        prefill_chunk: most prompt tokens computed in one step.
+        prefill_chunk: most prompt tokens computed in one step, and 1/32 more where that ends a prompt.
         policy: order of admission: "prefix" (longest cached prefix first, with ageing) or "fcfs".
         prefix_cache: whether prefixes are shared and kept.
         leases: whether the cache looks ahead at what the requests of a batch will need; texts are the same without.

@@ -22,6 +22,8 @@ With `prefix_cache=False` there is no tree: everything is owned, and freed at th
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from .dropped import DroppedStretches
 from .engine_config import EngineConfig
 from .kv_pool import SlotPool, Slots
 from .leases import LeaseBook, namespace_of
-from .radix_cache import Node, RadixCache
+from .radix_cache import Node, RadixCache, Way
 from .request import Sequence
 
 __all__ = ["NO_SLOTS", "Placement"]
@@ -56,8 +58,12 @@ class Placement:
         self.free_rows = list(range(min(num_rows, config.max_running)))[::-1]
         self.updates: list[RowUpdate] = []  # not yet part of a step
         # A node whose path was written to the row of a sequence that runs: it stays there as long, being locked.
-        self._row_of: dict[Node, int] = {}
+        self._row_of: dict[Node, tuple[int, Slots]] = {}  # with the slots of the path
         self._node_of: dict[int, Node] = {}
+        # What was found while this step is planned: where each prompt that was peeked at leads, as long as nothing was
+        # evicted, and who was matched last, when the tree had grown so often, and up to where.
+        self._ways: dict[Sequence, tuple[Way, int]] = {}
+        self._matched: tuple[Sequence | None, int, int] = (None, 0, 0)
         self._config = config
 
     @property
@@ -72,17 +78,34 @@ class Placement:
 
     def peek(self, seq: Sequence) -> tuple[int, int]:
         """Length of the cached prefix of a waiting sequence, and the serial of the node it ends in."""
-        return self.tree.peek(namespace_of(seq), seq.tokens.view(0, len(seq.tokens)))
+        way = self.tree.way(namespace_of(seq), seq.tokens.view(0, len(seq.tokens)))
+        self._ways[seq] = way, self.tree.cuts
+        return way.length, -1 if way.node is None else way.node.serial
 
-    def attach(self, seq: Sequence) -> Slots:
-        """Locks the cached prefix of a waiting sequence; its slots, for `start`."""
+    def attach(self, seq: Sequence) -> None:
+        """Locks the cached prefix of a waiting sequence."""
         self.extend(seq)
         if not self._config.prefix_cache:
-            return NO_SLOTS
-        seq.node, slots = self.tree.match(self.tree.root(namespace_of(seq)), seq.tokens.view(0, seq.prefill_end))
-        seq.tree_len = len(slots)
+            return
+        start, done = self._known_way(seq)
+        seq.node, more = self.tree.follow(start, seq.tokens.view(done, seq.prefill_end))
+        seq.tree_len = done + more
         self.tree.lock(seq.node)
-        return slots
+        self._matched = seq, self.tree.grown, seq.prefill_end
+
+    def _known_way(self, seq: Sequence) -> tuple[Node, int]:
+        """A node that the tokens of a sequence lead to, from a look at it in this step, and where that ends."""
+        way, cuts = self._ways.get(seq, (None, 0))
+        if way is not None and cuts == self.tree.cuts:
+            node, end = way.start(seq.prefill_end)
+            if node is not None and end:  # an empty root may have been dropped
+                return node, end
+        return self.tree.root(namespace_of(seq)), 0
+
+    def planned(self) -> None:
+        """The step is planned: forgets what was found for it."""
+        self._ways.clear()
+        self._matched = (None, 0, 0)
 
     def extend(self, seq: Sequence) -> None:
         """Takes what the grammar of a sequence forces before its first token into its prefill, which is not over."""
@@ -96,13 +119,13 @@ class Placement:
             self.tree.unlock(seq.node)
         seq.node, seq.tree_len = None, 0
 
-    def start(self, seq: Sequence, slots: Slots) -> None:
+    def start(self, seq: Sequence) -> None:
         """Gives an attached sequence a row that shows its cached prefix; its first step is the one being planned."""
         seq.row = self.free_rows.pop()
         if seq.first_step_at is None:
             seq.first_step_at = time.monotonic()
-        if len(slots):
-            self._show(seq, slots)
+        if seq.tree_len:
+            self._show(seq)
         if seq.node is not None:
             reach = self.dropped.take(namespace_of(seq), seq.tokens.view(0, seq.prefill_end), seq.tree_len)
             seq.dropped_to = max(seq.dropped_to, reach)
@@ -112,6 +135,8 @@ class Placement:
         """Takes over what others have put into the tree since, and points the row at it."""
         if seq.node is None or seq.kv_len >= seq.prefill_end:
             return
+        if self._matched == (seq, self.tree.grown, seq.prefill_end):
+            return  # by `attach`, a moment ago
         node, slots = self.tree.match(seq.node, seq.tokens.view(seq.kv_len, seq.prefill_end))
         if len(slots):
             self.tree.lock(node)
@@ -180,15 +205,27 @@ class Placement:
         updates, self.updates = self.updates, []
         return updates
 
-    def chain(self, seq: Sequence) -> Chain:
-        """The nodes that show the prefix of a running sequence; the same object as long as they are the same."""
-        key = (seq.node, self.tree.splits)
-        if seq.chain_key != key:
-            chain = _chain(self.tree.path(seq.node)) if seq.node is not None else ()
-            if chain != seq.chain:
-                seq.chain = chain
-            seq.chain_key = key
-        return seq.chain
+    def chains(self, sequences: Iterable[Sequence]) -> list[Chain]:
+        """The nodes that show the prefixes of running sequences; the same object as long as they are the same."""
+        above: dict[Node, Chain] = {}  # siblings have all but their last node in common
+        found = []
+        for seq in sequences:
+            key = (seq.node, self.tree.splits)
+            if seq.chain_key != key:
+                chain = self._chain(seq.node, above) if seq.node is not None else ()
+                if chain != seq.chain:
+                    seq.chain = chain
+                seq.chain_key = key
+            found.append(seq.chain)
+        return found
+
+    def _chain(self, node: Node, above: dict[Node, Chain]) -> Chain:
+        parent = node.parent
+        if parent is None:
+            return ()
+        if (chain := above.get(parent)) is None:
+            chain = above[parent] = _chain(self.tree.path(parent))
+        return (*chain, _segment(node, chain))
 
     def row_slots(self, seq: Sequence) -> Slots:
         """The slots of [0, kv_len) of a running sequence, as its row should show them (for checks)."""
@@ -204,19 +241,23 @@ class Placement:
     def _needed_less(self, demand: Demand | None) -> None:
         self.tree.reconsider(None if demand is None else (demand.namespace, demand.tokens))
 
-    def _show(self, seq: Sequence, slots: Slots) -> None:
+    def _show(self, seq: Sequence) -> None:
         """Writes the path of the sequence's node to its row: like another row as far as that shows the same path."""
         assert seq.node is not None
-        alike, at = len(slots), seq.node
+        own, at = [], seq.node
         while at not in self._row_of and at.parent is not None:
-            alike, at = alike - len(at), at.parent
+            own.append(at.slots)
+            at = at.parent
+        slots = np.concatenate(own[::-1]) if own else NO_SLOTS
+        alike = seq.tree_len - len(slots)
         if alike:
-            self.updates.append(RowUpdate(seq.row, 0, slots[:alike], self._row_of[at]))
+            row, shown = self._row_of[at]
+            self.updates.append(RowUpdate(seq.row, 0, shown, row))
         else:  # only of these rows: what is like another row is written after them, and never like such a row again
-            self._row_of[seq.node] = seq.row
+            self._row_of[seq.node] = seq.row, slots
             self._node_of[seq.row] = seq.node
-        if alike < len(slots):
-            self.updates.append(RowUpdate(seq.row, alike, slots[alike:]))
+        if len(slots):
+            self.updates.append(RowUpdate(seq.row, alike, slots))
 
     def _forget_row(self, row: int) -> None:
         """The row is nobody's: what is not written of it yet is wanted no more, and no other row is like it."""
@@ -232,12 +273,16 @@ class Placement:
 
 
 def _chain(path: list[Node]) -> Chain:
-    segments, start = [], 0
+    chain: list[Segment] = []
     for node in path:
-        # A split leaves a node its serial and shortens it: the part below is another node to whoever compares.
-        segments.append(Segment(node.serial, start, len(node), node.first_slot))
-        start += len(node)
-    return tuple(segments)
+        chain.append(_segment(node, chain))
+    return tuple(chain)
+
+
+def _segment(node: Node, above: Seq[Segment]) -> Segment:
+    start = above[-1].start + above[-1].length if above else 0
+    # A split leaves a node its serial and shortens it: the part below is another node to whoever compares.
+    return Segment(node.serial, start, len(node), node.first_slot)
 
 
 def _skip(seq: Sequence) -> None:

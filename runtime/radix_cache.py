@@ -27,9 +27,9 @@ from .demand_tree import Need
 from .dropped import DroppedStretches
 from .eviction import EvictionOrder
 from .kv_pool import Slots
-from .radix_node import EMPTY, Namespace, Node, Tokens, path_tokens, upward
+from .radix_node import EMPTY, Namespace, Node, Tokens, path_slots, path_tokens, upward
 
-__all__ = ["Match", "Namespace", "Node", "RadixCache", "Tokens"]
+__all__ = ["Match", "Namespace", "Node", "RadixCache", "Tokens", "Way"]
 
 
 class Match(NamedTuple):
@@ -38,6 +38,28 @@ class Match(NamedTuple):
 
     node: Node
     slots: Slots
+
+
+class Way(NamedTuple):
+    """How far some tokens lead into the tree.
+
+    Attributes:
+        length: of the cached prefix.
+        node, end: the one in whose edge it ends, and where that edge ends; None where there is no such namespace. As
+            long as nothing is evicted (`cuts`) it ends there, whatever is added or split.
+    """
+
+    length: int
+    node: Node | None
+    end: int
+
+    def start(self, most: int) -> tuple[Node | None, int]:
+        """The last node that ends within the cached prefix and its first `most` tokens, and where."""
+        node, end = self.node, self.end
+        while node is not None and end > min(self.length, most):
+            end -= len(node)
+            node = node.parent
+        return node, end
 
 
 class RadixCache:
@@ -51,6 +73,8 @@ class RadixCache:
         evictable_size: slots on unlocked edges, "cached, held by none".
         protected_size: slots on locked edges.
         splits: how often an edge was split: until it was, a node's path is the same.
+        grown: how often a node was added: until one was, what was matched would not be matched any further.
+        cuts: how often tokens were evicted.
     """
 
     def __init__(
@@ -58,7 +82,7 @@ class RadixCache:
     ) -> None:
         self.evictable_size = 0
         self.protected_size = 0
-        self.splits = 0
+        self.splits = self.grown = self.cuts = 0
         self._roots: dict[Namespace, Node] = {}
         self._serials = itertools.count()
         self._clock = 0
@@ -74,20 +98,35 @@ class RadixCache:
 
     def match(self, start: Node, tokens: Tokens) -> Match:
         """The longest cached run of `tokens` below `start`. Splits an edge where it ends inside one (changes state)."""
+        node, length = self.follow(start, tokens)
+        if not length:
+            return Match(node, EMPTY)
+        return Match(node, node.slots if len(node.slots) == length else path_slots(node, start))
+
+    def follow(self, start: Node, tokens: Tokens) -> tuple[Node, int]:
+        """`match` for who wants no slots: the node, and the length of the run."""
         self._clock += 1
-        node, slots, done = start, [], 0
+        node, done = start, 0
         while (step := _step(node, tokens, done)) is not None:
             child, common = step
-            node = child if common == len(child) else self._split(child, common)
+            node = child if common == len(child.tokens) else self._split(child, common)
             node.last_used = self._clock
-            slots.append(node.slots)
             done += common
-        return Match(node, slots[0] if len(slots) == 1 else np.concatenate(slots) if slots else EMPTY)
+        return node, done
 
     def peek(self, namespace: Namespace, tokens: Tokens) -> tuple[int, int]:
         """(length of the cached prefix, serial of the node it ends in); no change of state."""
-        node, done = self._walk(namespace, tokens)
-        return done, -1 if node is None else node.serial
+        way = self.way(namespace, tokens)
+        return way.length, -1 if way.node is None else way.node.serial
+
+    def way(self, namespace: Namespace, tokens: Tokens) -> Way:
+        """How far the tokens lead; no change of state."""
+        node = self._roots.get(namespace)
+        done = end = 0
+        while node is not None and done == end and (step := _step(node, tokens, done)) is not None:
+            node, common = step
+            done, end = done + common, end + len(node)
+        return Way(done, node, end)
 
     def extend(self, node: Node, tokens: Tokens, slots: Slots) -> Node:
         """Adds a child with these tokens, at least one; `slots` are the tree's from here on.
@@ -100,6 +139,7 @@ class RadixCache:
         child = Node(node, node.namespace, tokens.copy(), slots, next(self._serials))
         child.last_used = self._clock
         node.children[first] = child
+        self.grown += 1
         self.evictable_size += len(child)
         self._order.add(child)
         return child
@@ -168,13 +208,12 @@ class RadixCache:
         """A prefix (None: any) is needed later than before, or no more."""
         if prefix is None:
             self._order.reconsider_all()
-        elif (node := self._walk(*prefix)[0]) is not None:
+        elif (node := self.way(*prefix).node) is not None:
             self._order.reconsider(node)
 
     def path_slots(self, node: Node) -> Slots:
         """The slots from the root to the end of `node`: position i of the prefix lives in the i-th."""
-        runs = [at.slots for at in upward(node)]
-        return np.concatenate(runs[::-1])
+        return path_slots(node)
 
     def path_tokens(self, node: Node) -> Tokens:
         """The tokens from the root to the end of `node`."""
@@ -206,17 +245,6 @@ class RadixCache:
         assert self.protected_size == sum(len(n) for n in nodes if n.locks), "protected size"
         self._order.check(nodes)
 
-    def _walk(self, namespace: Namespace, tokens: Tokens) -> tuple[Node | None, int]:
-        """The node in whose edge the cached prefix ends, and its length; None where there is no such namespace."""
-        node = self._roots.get(namespace)
-        done = 0
-        while node is not None and (step := _step(node, tokens, done)) is not None:
-            node, common = step
-            done += common
-            if common < len(node):
-                break
-        return node, done
-
     def _split(self, child: Node, length: int) -> Node:
         above = child.parent
         assert above is not None
@@ -232,6 +260,7 @@ class RadixCache:
 
     def _cut(self, leaf: Node, count: int) -> Slots:
         keep = len(leaf) - count
+        self.cuts += 1
         self._note_dropped(leaf, count)
         if keep > 0:
             slots = leaf.slots[keep:]
@@ -265,13 +294,16 @@ class RadixCache:
 
 def _step(node: Node, tokens: Tokens, done: int) -> tuple[Node, int] | None:
     """The child that `tokens[done:]` enters and how many tokens of its edge agree, at least 1; else None."""
-    if done >= len(tokens):
+    left = len(tokens) - done
+    if left <= 0 or (child := node.children.get(int(tokens[done]))) is None:
         return None
-    child = node.children.get(int(tokens[done]))
-    if child is None:
-        return None
-    length = min(len(child), len(tokens) - done)
-    differs = child.tokens[:length] != tokens[done : done + length]
+    edge = child.tokens
+    length = len(edge)
+    if length == 1:  # which is the key
+        return child, 1
+    if length > left:
+        length, edge = left, edge[:left]
+    differs = edge != tokens[done : done + length]
     first = int(differs.argmax())
     return child, first if differs[first] else length
 

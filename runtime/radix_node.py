@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .kv_pool import Slots
 
-__all__ = ["EMPTY", "Namespace", "Node", "Tokens", "is_unlocked_leaf", "path_tokens", "upward"]
+__all__ = ["EMPTY", "Namespace", "Node", "Tokens", "is_unlocked_leaf", "path_slots", "path_tokens", "upward"]
 
 Tokens = NDArray[np.int32]
 """int32 [n]: token ids."""
@@ -103,3 +103,12 @@ def upward(node: Node) -> Iterator[Node]:
 def path_tokens(node: Node) -> Tokens:
     """The tokens from the root to the end of `node`."""
     return np.concatenate([at.tokens for at in upward(node)][::-1])
+
+
+def path_slots(node: Node, start: Node | None = None) -> Slots:
+    """The slots from the end of `start`, a node above (None: from the root), to the end of `node`."""
+    runs, at = [], node
+    while at is not start and at.parent is not None:
+        runs.append(at.slots)
+        at = at.parent
+    return np.concatenate(runs[::-1]) if runs else EMPTY

@@ -4,7 +4,7 @@ In: sequences (`add`, `remove`). Out: a `Plan`, the work of one step; slots, loc
 
 A step is planned in three passes: (1) decoding rows, always, all of them; where slots run out the least important
 sequence is preempted; (2) prefills in progress, and (3) admissions. Beyond the one token of each decoding row, a step
-has at most `prefill_chunk` tokens.
+has at most `prefill_chunk` tokens, and a few more where they end a prompt (`spare_tokens`).
 
 Nothing is computed twice. The slots of a prefill chunk go to the tree when the chunk is *planned*, before the forward
 pass: within a step keys and values are written before attention reads, layer by layer, so a sibling planned later in
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .batch import Chain, RowUpdate
-from .engine_config import EngineConfig
+from .engine_config import EngineConfig, spare_tokens
 from .kv_pool import Slots
 from .placement import NO_SLOTS, Placement
 from .request import Sequence, SequenceState
@@ -71,7 +71,8 @@ class Plan:
         done: sequences that turned out to have nothing left to run; they only need to be finished.
         held: whether a sequence waits for its grammar, which another thread is making ready.
         ahead: whether it is planned before the last step's tokens are known; nobody is preempted then.
-        budget: tokens that may still be planned, beyond one for each decoding row.
+        budget: tokens that may still be planned, beyond one for each decoding row; below 0 after the end of a prompt
+            that took more.
         admitting: whether sequences may still be admitted; not after a preemption, or once the next one has no room.
     """
 
@@ -118,6 +119,7 @@ class Scheduler:
         self.waiting = WaitingQueue(config, self.placement.peek, self._has_room)
         self.running: list[Sequence] = []  # the most important first
         self._begin = begin
+        self._spare = spare_tokens(config.prefill_chunk)
         self._arrivals = 0
         self._stalled_steps = 0
         self._share_written = 1.0  # of the tokens that sequences of graphs may write, how many they do write
@@ -186,7 +188,8 @@ class Scheduler:
         self._admit(plan)
         if plan.works:  # else nothing runs that would write them
             plan.updates = self.placement.take_updates()
-            plan.chains = [self.placement.chain(work.seq) for work in plan.works]
+            plan.chains = self.placement.chains(work.seq for work in plan.works)
+        self.placement.planned()
 
     def _plan_decodes(self, plan: Plan) -> None:
         """One token of each decoding row, and further forced ones within the budget.
@@ -250,7 +253,10 @@ class Scheduler:
             plan.done.append(seq)
             return
         room = seq.kv_len - seq.pos + self.placement.available
-        count = min(min(target, seq.prefill_end) - seq.pos, plan.budget, room)
+        left = min(target, seq.prefill_end) - seq.pos
+        count = min(left, plan.budget, room)
+        if count < left <= min(plan.budget + self._spare, room) and seq.begun:
+            count = left  # the end of a prompt, which is not worth a step of its own
         if count > 0:
             end = seq.pos + count
             slots = self.placement.grow(seq, end - seq.kv_len) if end > seq.kv_len else NO_SLOTS
@@ -298,7 +304,7 @@ class Scheduler:
                 seq.begun = True
                 if not self._begin(seq):
                     continue
-            slots = self.placement.attach(seq)
+            self.placement.attach(seq)
             if load is None:
                 load = _Load(sum(map(self._reserve, self.running)))
             if self.running and load.reserved + self._reserve(seq) > self.placement.available:
@@ -313,7 +319,7 @@ class Scheduler:
             self.leases.admitted(seq)
             seq.state = SequenceState.RUNNING
             bisect.insort(self.running, seq, key=_importance)
-            self.placement.start(seq, slots)
+            self.placement.start(seq)
             self._plan_chunk(seq, plan)
             load.reserved += self._reserve(seq)
             if load.growth is not None:

@@ -147,6 +147,12 @@ class Tokenizer:
         """The bytes of a token in a running text; of a special token, its spelling; b"" for an id without a token."""
         return self._bytes[token_id]
 
+    def run_bytes(self, ids: Sequence[int], *, skip_special_tokens: bool) -> bytes:
+        """`token_bytes` of several ids, joined; without those of special tokens, if these leave no text."""
+        if skip_special_tokens and not self._special.isdisjoint(ids):
+            ids = [i for i in ids if i not in self._special]
+        return b"".join(map(self._bytes.__getitem__, ids))
+
     def all_token_bytes(self) -> list[bytes]:
         """`token_bytes` of every id below `vocab_size`."""
         return list(self._bytes)
@@ -155,6 +161,10 @@ class Tokenizer:
     def drops_first_space(self) -> bool:
         """Whether a space that starts a whole text is the tokenizer's own, and no part of the text."""
         return self._to_bytes.drops_first_space
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        return frozenset(filter(self.is_special, self._added))
 
     @cached_property
     def _bytes(self) -> list[bytes]:

@@ -286,3 +286,16 @@ def test_a_text_that_is_decoded_at_the_end_is_the_one_decoded_on_the_way(data: A
     at_the_end.finish()
     assert at_the_end.text == on_the_way.text
     assert at_the_end.visible_ids(ids) == on_the_way.visible_ids(ids)
+
+
+@given(st.data())
+def test_a_run_spells_what_its_tokens_spell(data: st.DataObject) -> None:
+    tokenizer = made()
+    special = [i for i in range(tokenizer.vocab_size) if tokenizer.is_special(i)]
+    assert special
+    some = st.integers(0, tokenizer.vocab_size - 1) | st.sampled_from(special)
+    ids = data.draw(st.lists(some, max_size=12))
+    spelt = [tokenizer.token_bytes(i) for i in ids]
+    shown = [tokenizer.token_bytes(i) for i in ids if not tokenizer.is_special(i)]
+    assert tokenizer.run_bytes(ids, skip_special_tokens=False) == b"".join(spelt)
+    assert tokenizer.run_bytes(ids, skip_special_tokens=True) == b"".join(shown)

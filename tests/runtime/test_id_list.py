@@ -50,7 +50,7 @@ def test_ids_too_large_for_a_model_are_kept_as_they_are() -> None:
         assert (found[-2], found[-3:]) == (1 << 80, [1 << 40, 1 << 80, -3])
 
 
-@pytest.mark.parametrize("place", [5, 2999])
+@pytest.mark.parametrize("place", [5, 1023, 1024, 2999])
 @pytest.mark.parametrize(
     "like", [lambda i: float(i), lambda i: str(i), lambda i: None, lambda i: float("nan"), complex]
 )
@@ -62,7 +62,7 @@ def test_what_is_no_integer_is_refused_also_where_it_equals_one(place: int, like
             reader.read(ids)
 
 
-@pytest.mark.parametrize("place", [0, 5, 1500])
+@pytest.mark.parametrize("place", [0, 5, 1023, 1500, 2999])
 def test_a_bool_is_refused_also_where_it_equals_an_id(place: int) -> None:
     ids: list[int] = list(LONG)
     ids[place] = 1
@@ -90,6 +90,36 @@ def test_numpy_integers_and_other_sequences_are_ids() -> None:
         assert reader.read([np.int64(i) for i in LONG]).array.tolist() == LONG
         assert reader.read(tuple(LONG)).array.tolist() == LONG
         assert reader.read(range(2000)).array.tolist() == list(range(2000))
+
+
+class Index:
+    """An integer to whoever asks for one; it has no order and no sum."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize("place", [0, 5, 1023, 1500, 2999])
+def test_what_is_used_as_an_integer_is_one_wherever_it_stands(place: int) -> None:
+    for reader in readers():
+        ids: list[Any] = [*LONG[:place], Index(7), *LONG[place + 1 :]]
+        assert reader.read(ids).array.tolist() == [*LONG[:place], 7, *LONG[place + 1 :]]
+
+
+def test_ids_at_a_glance() -> None:
+    """What agrees is not converted; a prompt that begins otherwise is not even compared."""
+    reader = IdReader()
+    reader.read(LONG)
+    (known,) = reader._known
+    assert known.common([LONG[0] + 1, *LONG[1:]]) == 0
+    assert "_marked" not in vars(known)
+    assert known.common(list(LONG)) == known.common([*LONG[:2048], 9, 9]) == 2048
+    assert known.common([*LONG[:2047], 9, 9]) == 1024
+    assert known.common([*LONG, 4]) == 2048
+    assert known.common([float(i) for i in LONG]) == 0
 
 
 def test_what_was_read_does_not_change_with_the_caller_s_list() -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from radicel.errors import InvalidValueError, ModelError
-from radicel.runtime import kv_cache
+from radicel.runtime import assembly, kv_cache
 from radicel.runtime.batch import PenaltyRow, RowUpdate, StepBatch
+from radicel.runtime.config import RuntimeConfig
 from radicel.runtime.kv_cache import KVCache, bytes_per_slot, kv_slots_that_fit
 from radicel.runtime.model_runner import ModelRunner
 from radicel.runtime.models import load_model, model_config
@@ -307,6 +308,19 @@ def test_slots_that_fit_a_gpu(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch)
     few = kv_slots_that_fit(config, device, torch.bfloat16, 0.5, step_tokens=8192, step_rows=256)
     more = kv_slots_that_fit(config, device, torch.bfloat16, 0.5, step_tokens=64, step_rows=1)
     assert 0 < few < more <= (1 << 29) // bytes_per_slot(config, torch.bfloat16)
+
+
+def test_memory_is_set_aside_for_the_largest_step(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def fits(*_: object, **sizes: int) -> int:
+        asked.update(sizes)
+        return 100
+
+    monkeypatch.setattr(assembly, "kv_slots_that_fit", fits)
+    config = RuntimeConfig(device="cpu", prefill_chunk=640, max_running=3)
+    assembly.make_runner(tiny_llama, config, 64).close()
+    assert asked == {"step_tokens": 660, "step_rows": 3}, "the end of a prompt may take a 32nd more"
 
 
 def test_an_unused_pool_takes_no_memory(tiny_llama: Path) -> None:

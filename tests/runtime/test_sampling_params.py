@@ -335,3 +335,23 @@ def test_logprobs_of_named_tokens(rt: LocalRuntime) -> None:
     found = rt.score(TEXT, [" the", "x", "~"])
     for score in found:
         assert score.token_logprobs[0] == pytest.approx(top[score.token_ids[0]], abs=1e-4)
+
+
+def test_what_the_prompts_of_one_call_have_in_common_is_merged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged: list[SamplingParams] = []
+    over = SamplingParams.over
+
+    def counted(self: SamplingParams, defaults: SamplingParams | None) -> SamplingParams:
+        merged.append(self)
+        return over(self, defaults)
+
+    monkeypatch.setattr(SamplingParams, "over", counted)
+    params, model = SamplingParams.of(max_tokens=5), SamplingParams.of(temperature=0.5)
+    sizes: dict[str, Any] = {"context_length": 10, "vocab_size": 64, "end_ids": frozenset(), "seed": 1}
+    found = [resolve_sampling(params, defaults=model, prompt_len=n, **sizes)[0] for n in (4, 8)]
+    assert [(one.max_tokens, one.temperature) for one in found] == [(5, 0.5), (2, 0.5)]
+    assert len(merged) == 1
+    other = SamplingParams.of(temperature=0.25)
+    assert resolve_sampling(params, defaults=other, prompt_len=4, **sizes)[0].temperature == 0.25
+    again = SamplingParams.of(max_tokens=1)
+    assert resolve_sampling(again, defaults=other, prompt_len=4, **sizes)[0].max_tokens == 1

@@ -220,6 +220,67 @@ def test_a_step_has_at_most_its_budget_beside_one_token_a_row():
     assert_right(seqs)
 
 
+def shapes_of(lengths: list[int], **config) -> list[list[int]]:
+    """The tokens of each row, step by step, of prompts with so many tokens, each of which one token follows."""
+    engine = make(**config)
+    seqs = [sequence(tokens(random.Random(n), count), 1, sampling=NO_END) for n, count in enumerate(lengths)]
+    run_all(engine, seqs)
+    assert_right(seqs)
+    return [batch.q_lens.tolist() for batch in engine.runner.steps]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "prompts", "steps"),
+    [
+        (64, [33, 33], [[33, 33]]),  # the last 2 of the second
+        (64, [33, 34], [[33, 31], [3]]),  # 3 are more than 1 in 32, and no part of them is added
+        (64, [66], [[66]]),
+        (64, [131], [[64], [64], [3]]),
+        (64, [130], [[64], [66]]),
+        (64, [64, 2], [[64], [2]]),  # a full step takes nothing more
+        (64, [63, 2, 2], [[63, 2], [2]]),  # what is beyond is that once
+        (31, [16, 16], [[16, 15], [1]]),  # a small step is exact
+    ],
+)
+def test_the_end_of_a_prompt_may_take_a_32nd_more(chunk, prompts, steps):
+    assert shapes_of(prompts, prefill_chunk=chunk, policy="fcfs") == steps
+
+
+def test_what_is_more_comes_beside_the_rows_that_decode():
+    engine = make(prefill_chunk=64)
+    decoding = [sequence([i], 40, sampling=NO_END) for i in range(3)]
+    engine.submit(decoding)
+    engine.step()
+    engine.submit([sequence(tokens(random.Random(5), 66), 4, sampling=NO_END)])
+    engine.step()
+    assert sorted(engine.runner.steps[-1].q_lens.tolist()) == [1, 1, 1, 66]
+
+
+def test_what_is_more_needs_slots_too():
+    """Rows that decode have taken some of the slots that the last 66 tokens, 2 more than a step has, would need."""
+    engine = make(FakeRunner(num_slots=137), prefill_chunk=64, decode_headroom=0)
+    decoding = [sequence([i], 40, sampling=NO_END) for i in range(3)]
+    engine.submit(decoding)
+    engine.step()
+    long = sequence(tokens(random.Random(5), 130), 1, sampling=NO_END)
+    engine.submit([long])
+    engine.step()
+    engine.step()
+    assert [sorted(batch.q_lens.tolist()) for batch in engine.runner.steps[-2:]] == [[1, 1, 1, 64], [1, 1, 1, 63]]
+    drain(engine)
+    assert_right([*decoding, long])
+
+
+def test_a_prompt_whose_grammar_is_not_ready_takes_no_more_than_its_budget():
+    class Waits:
+        is_ready = False
+
+    engine = make(prefill_chunk=64)
+    engine.submit([sequence(tokens(random.Random(5), 67), 4, matcher=Waits())])
+    engine.step()
+    assert engine.runner.steps[-1].q_lens.tolist() == [64]
+
+
 @pytest.mark.parametrize(("rows", "max_running", "most"), [(3, 256, 3), (64, 5, 5)])
 def test_rows_and_max_running_limit_what_runs(rows, max_running, most):
     engine = make(FakeRunner(num_rows=rows), max_running=max_running)
