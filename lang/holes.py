@@ -21,7 +21,7 @@ from .prompt import Generated, Part, Prompt, Text, TurnBegin
 
 __all__ = ["BORDER", "Encode", "Hole", "HoleEncoder", "Path"]
 
-Encode: TypeAlias = Callable[[Prompt], Sequence[int]]
+Encode: TypeAlias = Callable[[Prompt], "Sequence[int] | TokenArray"]
 
 BORDER = 1 << 30
 """Taken from a hole's mark, it marks a stretch beside the hole whose tokens depend on it."""

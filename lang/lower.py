@@ -27,7 +27,7 @@ from .graph import Request, RequestGraph
 from .holes import Encode, Hole, HoleEncoder, Path
 from .ir import Node, Op, SelectCall, chain, expand, frontier
 from .order import plan_order
-from .prefix_tree import PrefixTree, common_prefix
+from .prefix_tree import PrefixTree, TokenArray, common_prefix
 from .prompt import Generated, Part, Prompt, Text, TurnBegin, TurnEnd
 from .template import Piece, Template, Value
 
@@ -280,8 +280,8 @@ def _counting(backend: Backend | None) -> tuple[Encode, str]:
     return partial(_tokens, backend), "tokens"
 
 
-def _tokens(backend: Backend, prompt: Prompt) -> Sequence[int]:
-    return backend.encode(prompt).token_ids
+def _tokens(backend: Backend, prompt: Prompt) -> TokenArray:
+    return np.frombuffer(backend.encode(prompt).packed, np.int32)
 
 
 def _bytes(prompt: Prompt) -> Sequence[int]:

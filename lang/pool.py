@@ -161,6 +161,8 @@ class BodyPool:
         """Runs the task on a thread of the pool, after those put before it."""
         with self._lock:
             self._queue.append(task)
+            grows = self._grows()
+        if grows:
             self._grow()
 
     def allow(self, bodies: int) -> None:
@@ -178,6 +180,8 @@ class BodyPool:
         """Around a wait of a worker's body: another body may use its place."""
         with self._lock:
             self._at_work -= 1
+            grows = self._grows()
+        if grows:
             self._grow()
         try:
             yield
@@ -193,18 +197,26 @@ class BodyPool:
             if thread is not threading.current_thread():
                 thread.join(_SETTLE_S)
 
-    def _grow(self) -> None:
+    def _grows(self) -> bool:
+        """Whether one more thread is wanted, which counts from here on; asked with the lock held."""
         if not self._queue or self._at_work >= self._eager or self._threads >= self._limit:
-            return
+            return False
+        self._threads += 1
+        self._at_work += 1
+        return True
+
+    def _grow(self) -> None:
+        """Starts the thread that was counted; without the lock, as it is waited for until it runs."""
         thread = threading.Thread(target=self._loop, name="radicel-body", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the system has no more threads: those that run will take the task
-            if self._threads == 0:
+            with self._lock:
+                self._threads -= 1
+                self._at_work -= 1
+                none = self._threads == 0
+            if none:
                 raise
-            return
-        self._threads += 1
-        self._at_work += 1
 
     def _loop(self) -> None:
         _worker.pool = self

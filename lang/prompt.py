@@ -6,7 +6,9 @@ Out: a `Prompt`, a tuple of parts. A backend turns it into token ids (`chat.py`)
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 __all__ = ["EncodedPrompt", "Generated", "Part", "Prompt", "Text", "TurnBegin", "TurnEnd"]
@@ -71,3 +73,15 @@ class EncodedPrompt:
 
     token_ids: tuple[int, ...]
     reencoded: tuple[str, ...] = ()
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The ids as C ints, made once: a graph is made of a prompt's ids, and then its request is.
+
+        Raises:
+            OverflowError: an id that is no C int.
+        """
+        try:
+            return struct.pack(f"{len(self.token_ids)}i", *self.token_ids)
+        except struct.error as error:
+            raise OverflowError(f"a token id of the prompt is no C int: {error}") from error

@@ -52,7 +52,7 @@ class PromptIds:
                 )
         else:
             encoded = self._ahead.pop(prompt) or self._encoder.encode(prompt)
-            ids, reencoded = IdList.of(encoded.token_ids), encoded.reencoded
+            ids, reencoded = IdList.packed(encoded.packed), encoded.reencoded
         if not len(ids):
             raise InvalidValueError(
                 "the prompt is empty, and this tokenizer has no BOS token to start from; give it some text"

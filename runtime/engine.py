@@ -30,7 +30,7 @@ from .intake import check_fits, longest
 from .invariants import check_invariants
 from .leases import Graph
 from .outcome import Outcomes
-from .request import FinishReason, Sequence, SequenceResult, SequenceState
+from .request import FinishReason, Sequence, SequenceState
 from .scheduler import Scheduler
 from .stats import Counters, RuntimeStats
 from .stepper import Stepper
@@ -72,7 +72,7 @@ class Engine:
         )
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
-        self._outbox: list[tuple[Sequence, SequenceResult | BaseException]] = []
+        self._outbox: list[tuple[Sequence, FinishReason | BaseException]] = []
         self._deadlines: list[tuple[float, int]] = []
         # shared with other threads, under the lock of `_wake`
         self._wake = threading.Condition()
@@ -265,13 +265,8 @@ class Engine:
             return
         self.scheduler.remove(seq)
         seq.penalty_state = None
-        try:
-            if seq.sink is not None and reason is not FinishReason.CANCELLED:
-                seq.sink.finish()
-        except Exception as error:
-            self._outbox.append((seq, error))
-        else:
-            self._outbox.append((seq, seq.result(reason)))
+        seq.ended_at = time.monotonic()
+        self._outbox.append((seq, reason))  # its text is settled when it is told: what runs next need not wait for that
 
     def _fail(self, seq: Sequence, error: BaseException) -> None:
         if seq.state is SequenceState.FINISHED:
@@ -345,14 +340,16 @@ class Engine:
 
     # -- who is owed an answer ---------------------------------------------------------------------------------------
 
-    def _tell(self, seq: Sequence, outcome: SequenceResult | BaseException) -> None:
+    def _tell(self, seq: Sequence, outcome: FinishReason | BaseException) -> None:
         with self._wake:
             if self._live.pop(seq.id, None) is None:
                 return
         try:
-            if isinstance(outcome, SequenceResult):
+            if isinstance(outcome, FinishReason):
                 try:
-                    seq.listener.on_finish(seq, outcome)
+                    if seq.sink is not None and outcome is not FinishReason.CANCELLED:
+                        seq.sink.finish()
+                    seq.listener.on_finish(seq, seq.result(outcome))
                 except Exception as error:
                     seq.listener.on_error(seq, error)
             else:

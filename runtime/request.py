@@ -220,6 +220,7 @@ class Sequence:
     submitted_at: float = field(default_factory=time.monotonic, init=False)
     first_step_at: float | None = field(default=None, init=False)
     first_token_at: float | None = field(default=None, init=False)
+    ended_at: float | None = field(default=None, init=False)
     tokens: TokenBuffer = field(init=False, repr=False)
     cancelled: bool = field(default=False, init=False)
     checked: bool = field(default=False, init=False)
@@ -361,8 +362,8 @@ class Sequence:
         return end
 
     def result(self, reason: FinishReason) -> SequenceResult:
-        """What became of it, as of now."""
-        now = time.monotonic()
+        """What became of it, as of its end."""
+        now = time.monotonic() if self.ended_at is None else self.ended_at
         return SequenceResult(
             finish_reason=reason,
             output_ids=self.output_ids,

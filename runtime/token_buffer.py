@@ -37,7 +37,12 @@ class IdList(Sequence[int]):
     @classmethod
     def of(cls, ids: Sequence[int]) -> IdList:
         """Ids of a tokenizer."""
-        return cls(np.frombuffer(struct.pack(f"{len(ids)}i", *ids), dtype=np.intc))
+        return cls.packed(struct.pack(f"{len(ids)}i", *ids))
+
+    @classmethod
+    def packed(cls, ids: bytes) -> IdList:
+        """Ids of a tokenizer, as C ints (`EncodedPrompt.packed`)."""
+        return cls(np.frombuffer(ids, dtype=np.intc))
 
     def __len__(self) -> int:
         return len(self.array)

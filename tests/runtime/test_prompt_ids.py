@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from radicel.errors import EngineDeadError, InvalidValueError
 from radicel.prompt import EncodedPrompt, Text
-from radicel.runtime.encoded_ahead import EncodedAhead
+from radicel.runtime.encoded_ahead import EncodedAhead, PromptIds
 from radicel.runtime.engine import Engine
 from radicel.runtime.inputs import read_prompts
 from radicel.runtime.request import Sequence
@@ -61,6 +61,29 @@ def test_what_was_encoded_ahead_comes_once_and_the_oldest_goes() -> None:
     assert ahead.pop(prompts[1]) == EncodedPrompt((1, 2))
     assert ahead.pop(prompts[1]) is None
     assert ahead.num_ids == 2
+
+
+class _Words:
+    """An encoder: one id a character."""
+
+    def encode(self, prompt: Any) -> EncodedPrompt:
+        return EncodedPrompt(tuple(map(ord, "".join(part.text for part in prompt))))
+
+
+def test_the_ids_of_a_prompt_are_packed_once_for_its_graph_and_its_request() -> None:
+    ids = PromptIds(_Words(), vocab_size=1000)  # type: ignore[arg-type]
+    prompt = (Text("abc"),)
+    encoded = ids.ahead(prompt)
+    packed = np.frombuffer(encoded.packed, np.int32)
+    taken, _ = ids.of(prompt)
+    assert packed.tolist() == list(taken) == [97, 98, 99]
+    assert np.shares_memory(packed, taken.array)
+    assert EncodedPrompt(()).packed == b""
+
+
+def test_an_id_that_is_no_c_int_is_named() -> None:
+    with pytest.raises(OverflowError, match="no C int"):
+        _ = EncodedPrompt((1, 2**40)).packed
 
 
 def test_whoever_waits_to_start_together_is_told_that_the_engine_died(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,3 +264,34 @@ def test_a_runtime_gives_the_same_with_and_without(tiny_llama: Path, attention: 
             found.append([(s.text(), s["plan"], s["end"]) for s in states])
             found[-1].append(runtime.generate("All", SamplingParams(temperature=0, max_tokens=9)).token_ids)
     assert found[0] == found[1]
+
+
+class _Settling:
+    """A sink that writes down how many steps were launched when its text was settled."""
+
+    can_stop = False
+
+    def __init__(self, runner: FakeRunner, launched: list[int]) -> None:
+        self._runner, self._launched = runner, launched
+
+    def push(self, token_id: int) -> bool:
+        return False
+
+    def finish(self) -> None:
+        self._launched.append(len(self._runner.steps))
+
+
+def test_who_waits_runs_before_the_texts_of_those_that_ended_are_settled() -> None:
+    runner = FakeRunner(asynchronous=True)
+    engine = make(runner, max_running=1)
+    settled: list[int] = []
+    first = sequence(PROMPT, 3, sink=_Settling(runner, settled), sampling=NO_END)
+    second = sequence(PROMPT[:4], 3, sampling=NO_END)
+    engine.submit([first, second])
+    while not settled:
+        engine.step()
+    assert settled == [4]  # its three steps, and the first one of who waited for its row
+    assert first.listener.result.total_s == first.ended_at - first.submitted_at
+    while engine.step():
+        pass
+    assert len(second.listener.result.output_ids) == 3
