@@ -253,7 +253,7 @@ def test_no_step_has_more_tiles_than_the_graph_it_takes(monkeypatch: pytest.Monk
             step = _step(rng.permutation(40)[:count], q_lens.tolist(), kv_lens)
             made.prepare_fixed(step, table, queries)
             held = made.fixed_meta(table, step.num_tokens, queries)
-            own, rest = made._tiles(step), held.tiles.numpy()
+            own, rest = made._tiles(step), held.tiles.cpu().numpy()
             assert (rest[: len(own)] == own).all()
             assert len(own) <= len(rest) <= step.num_tokens
             nobody = set(rest[len(own) :, 0].tolist())
