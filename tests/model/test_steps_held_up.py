@@ -25,25 +25,30 @@ from radicel.runtime import LocalRuntime
 from radicel.schema import apart
 
 STALL_S = 0.005
-TIGHT: list[tuple[dict[str, Any], int]] = [
-    (
-        {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "maxLength": 40},
-                "kind": {"enum": [f"kind {i}" for i in range(30)]},
-                "size": {"type": "number", "minimum": 0, "maximum": 1000},
-                "tags": {"type": "array", "items": {"type": "string"}},
-            },
-            "required": ["name", "kind", "size", "tags"],
+ROUNDS = 3
+
+
+def tight(number: int) -> list[tuple[dict[str, Any], int]]:
+    """Constraints of as many kinds, and about what their shortest texts take; other ones for every number."""
+    record = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 40 + number},
+            "kind": {"enum": [f"kind {i}" for i in range(30 + number)]},
+            "size": {"type": "number", "minimum": 0, "maximum": 1000},
+            "tags": {"type": "array", "items": {"type": "string"}},
         },
-        40,
-    ),
-    ({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}}, 12),
-    ({"type": "array", "minItems": 2, "items": {"type": "string", "format": "date-time"}}, 60),
-    ({"type": "string", "pattern": "^[a-z0-9-]+@[a-z]+[.](com|org)$", "maxLength": 60}, 16),
-    (hard_schema(40) | {"required": ["key0", "key1"]}, 40),
-]
+        "required": ["name", "kind", "size", "tags"],
+    }
+    lists = {"type": "array", "items": {"type": "integer"}}
+    times = {"type": "array", "minItems": 2, "items": {"type": "string", "format": "date-time"}}
+    return [
+        (record, 40),
+        ({"type": "object", "additionalProperties": lists, "maxProperties": 50 + number}, 12),
+        (times | {"maxItems": 60 + number}, 60),
+        ({"type": "string", "pattern": "^[a-z0-9-]+@[a-z]+[.](com|org)$", "maxLength": 60 + number}, 16),
+        (hard_schema(40 + number) | {"required": ["key0", "key1"]}, 40),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -185,13 +190,20 @@ def test_while_a_large_schema_compiles_steps_come_nearly_as_often(runtime: Local
 
 
 def test_no_step_is_held_up_where_budgets_end(runtime: LocalRuntime) -> None:
-    """Texts that are within a few tokens of their end all the time, each constraint seen for the first time."""
+    """Texts that are within a few tokens of their end all the time, each constraint seen for the first time.
+
+    What a machine of many does besides makes now and then a step longer, seldom twice the same; a cause does each time.
+    """
+    longest: dict[tuple[int, int], list[float]] = {}
     with decoding(runtime) as steps:
-        begin = time.perf_counter()
-        for schema, least in TIGHT:
-            for more in (0, 7, 25):
-                found = runtime.generate("a", max_tokens=least + more, schema=schema, temperature=1.0, seed=more)
-                assert found.value is not None
-        end = time.perf_counter()
-    usual, meanwhile = steps.between(0, begin), steps.between(begin, end)
-    assert max(meanwhile) - statistics.median(usual) < STALL_S
+        begun = time.perf_counter()
+        for number in range(ROUNDS):
+            for kind, (schema, least) in enumerate(tight(number)):
+                for more in (0, 7, 25):
+                    begin = time.perf_counter()
+                    found = runtime.generate("a", max_tokens=least + more, schema=schema, temperature=1.0, seed=more)
+                    assert found.value is not None
+                    longest.setdefault((kind, more), []).append(max(steps.between(begin, time.perf_counter())))
+    usual = statistics.median(steps.between(0, begun))
+    held_up = {case: found for case, found in longest.items() if min(found) - usual >= STALL_S}
+    assert not held_up

@@ -155,11 +155,11 @@ FAMILIES = [
 IDS = torch.randint(0, 288, (90,), generator=torch.Generator().manual_seed(3)).tolist()
 EXACT = {
     "__and__", "__bool__", "__eq__", "__get__", "__getitem__", "__iand__", "__invert__", "__len__", "__or__",
-    "__setitem__", "add_", "any", "arange", "cat", "chunk", "clamp", "contiguous", "copy_", "cumsum", "div", "div_",
-    "embedding", "empty", "float", "from_numpy", "full", "gather", "gt", "index_add_", "index_copy_", "index_select",
-    "int", "le", "lt", "masked_fill", "masked_fill_", "mul", "mul_", "ne", "nonzero", "numpy", "promote_types",
-    "reshape", "roll", "sort", "sub", "to", "tolist", "topk", "transpose", "unbind", "unique", "unsqueeze", "view",
-    "zeros", "zeros_like",
+    "__setitem__", "add_", "any", "arange", "cat", "chunk", "clamp", "contiguous", "copy_", "cumsum", "dim", "div",
+    "div_", "embedding", "empty", "float", "from_numpy", "full", "gather", "gt", "index_add_", "index_copy_",
+    "index_select", "int", "le", "lt", "masked_fill", "masked_fill_", "mul", "mul_", "ne", "nonzero", "numpy",
+    "promote_types", "reshape", "roll", "sort", "sub", "to", "tolist", "topk", "transpose", "unbind", "unique",
+    "unsqueeze", "view", "zeros", "zeros_like",
 }  # fmt: skip
 """Functions of tensors that move numbers, count, or compute each number as IEEE 754 says."""
 FIXED = {"bmm", "softmax", "tanh"}
