@@ -14,10 +14,21 @@ import triton.language as tl
 from .launch import early_options, padded
 from .programs import await_inputs, finish
 
-__all__ = ["merge_partials"]
+__all__ = ["merge_partials", "take_in"]
 
 AT_ONCE, HEADS_OF_PROGRAM = 8, 1
 """Partial results that are loaded together; query heads of a program (with more, fewer programs run together)."""
+
+
+@triton.jit
+def take_in(acc, top, total, lse, part):
+    """The running sums (acc [h, d], top [h], total [h]), with partial results [n, h, d] and their lse [n, h] in them."""
+    new_top = tl.maximum(top, tl.max(lse, 0))
+    base = tl.where(new_top == float("-inf"), 0.0, new_top)
+    weight = tl.exp2(lse - base[None, :])
+    shrink = tl.exp2(top - base)
+    acc = acc * shrink[:, None] + tl.sum(weight[:, :, None] * part, 0)
+    return acc, new_top, total * shrink + tl.sum(weight, 0)
 
 
 @triton.jit(do_not_specialize_on_alignment=["tokens_ptr", "firsts_ptr", "merges_ptr", "partials_ptr"])
@@ -61,13 +72,7 @@ def _merge_kernel(
             inside = there[:, :, None] & (dims < DIM)[None, None, :]
             part = tl.load(part_ptr + (place * DIM)[:, :, None] + dims[None, None, :], mask=inside, other=0.0)
             number = tl.load(numbers_ptr + i + BLOCK, mask=at + BLOCK < count, other=0)
-            new_top = tl.maximum(top, tl.max(lse, 0))
-            base = tl.where(new_top == float("-inf"), 0.0, new_top)
-            weight = tl.exp2(lse - base[None, :])
-            shrink = tl.exp2(top - base)
-            acc = acc * shrink[:, None] + tl.sum(weight[:, :, None] * part, 0)
-            total = total * shrink + tl.sum(weight, 0)
-            top = new_top
+            acc, top, total = take_in(acc, top, total, lse, part)
         out = acc / total[:, None]
         place = (token.to(tl.int64) * HEADS + heads)[:, None] * DIM + dims[None, :]
         inside = (heads < HEADS)[:, None] & (dims < DIM)[None, :]

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from .attend import attend_block, attend_seen_by_all, load_slots
 from .launch import Blocks, early_options, padded
+from .merge_partials import take_in
 from .programs import await_inputs
 
 __all__ = ["tail_items"]
@@ -118,13 +119,7 @@ def _tail_items_kernel(
         inside = there[:, :, None] & (dims < DIM)[None, None, :]
         part = tl.load(part_ptr + (at * DIM)[:, :, None] + dims[None, None, :], mask=inside, other=0.0)
         number = tl.load(numbers_ptr + i + AT_ONCE, mask=tl.arange(0, AT_ONCE) + i + AT_ONCE < count, other=SHARED)
-        new_top = tl.maximum(top, tl.max(lse, 0))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp2(lse - base[None, :])
-        shrink = tl.exp2(top - base)
-        acc = acc * shrink[:, None] + tl.sum(weight[:, :, None] * part, 0)
-        total = total * shrink + tl.sum(weight, 0)
-        top = new_top
+        acc, top, total = take_in(acc, top, total, lse, part)
     out = acc / tl.where(total > 0.0, total, 1.0)[:, None]
     out_place = out_ptr + ((place * HEADS + kv_head * GROUP + heads) * DIM)[:, None] + dims[None, :]
     inside = (heads < group)[:, None] & (dims < DIM)[None, :]

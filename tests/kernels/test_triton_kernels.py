@@ -82,12 +82,8 @@ def test_silu_mul(dtype: torch.dtype, tolerance: float, tokens: int, width: int)
     _close(KERNELS["silu_mul"].triton()(x), reference.silu_mul(x), tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
-@pytest.mark.parametrize("normed", [False, True])
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 80), (9, 3, 64), (1, 1, 8)])
-def test_rotary_store(dtype: torch.dtype, tolerance: float, normed: bool, heads: int, kv_heads: int, dim: int) -> None:
-    tokens = 5
-    qkv = _random(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
+def _rotary_inputs(tokens: int, kv_heads: int, dim: int, dtype: torch.dtype, normed: bool) -> Any:
+    """Cosines, sines, slots, norms and two pairs of caches for five tokens."""
     angles = _random(tokens, dim // 2)
     cos = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)
     sin = torch.cat((-angles.sin(), angles.sin()), -1).to(dtype)
@@ -96,6 +92,16 @@ def test_rotary_store(dtype: torch.dtype, tolerance: float, normed: bool, heads:
     if normed:
         norms = {"q_norm": _random(dim, dtype=dtype, seed=1), "k_norm": _random(dim, dtype=dtype, seed=2), "eps": 1e-6}
     caches = [torch.full((10, kv_heads, dim), 77.0, dtype=dtype, device=DEVICE) for _ in range(4)]
+    return cos, sin, slots, norms, caches
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 80), (9, 3, 64), (1, 1, 8)])
+def test_rotary_store(dtype: torch.dtype, tolerance: float, normed: bool, heads: int, kv_heads: int, dim: int) -> None:
+    tokens = 5
+    qkv = _random(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    cos, sin, slots, norms, caches = _rotary_inputs(tokens, kv_heads, dim, dtype, normed)
     found = KERNELS["rotary_store"].triton()(qkv, cos, sin, slots, *caches[:2], heads, **norms)
     wanted = reference.rotary_store(qkv, cos, sin, slots, *caches[2:], heads, **norms)
     _close(found, wanted, tolerance)
@@ -109,14 +115,7 @@ def test_rotary_store(dtype: torch.dtype, tolerance: float, normed: bool, heads:
 def test_rotary_store_adds_up_parts(dtype: torch.dtype, tolerance: float, normed: bool, parts: int) -> None:
     tokens, heads, kv_heads, dim = 5, 6, 2, 64
     qkv = _random(parts, tokens, (heads + 2 * kv_heads) * dim, dtype=torch.float32)
-    angles = _random(tokens, dim // 2)
-    cos = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)
-    sin = torch.cat((-angles.sin(), angles.sin()), -1).to(dtype)
-    slots = torch.tensor([5, 2, 1, 9, 7], device=DEVICE)
-    norms: dict[str, Any] = {}
-    if normed:
-        norms = {"q_norm": _random(dim, dtype=dtype, seed=1), "k_norm": _random(dim, dtype=dtype, seed=2), "eps": 1e-6}
-    caches = [torch.full((10, kv_heads, dim), 77.0, dtype=dtype, device=DEVICE) for _ in range(4)]
+    cos, sin, slots, norms, caches = _rotary_inputs(tokens, kv_heads, dim, dtype, normed)
     found = KERNELS["rotary_store"].triton()(qkv, cos, sin, slots, *caches[:2], heads, **norms)
     wanted = reference.rotary_store(qkv.sum(0).to(dtype), cos, sin, slots, *caches[2:], heads, **norms)
     assert found.dtype == dtype
