@@ -22,7 +22,7 @@ AT_ONCE, HEADS_OF_PROGRAM = 8, 1
 
 @triton.jit
 def take_in(acc, top, total, lse, part):
-    """The running sums (acc [h, d], top [h], total [h]), with partial results [n, h, d] and their lse [n, h] in them."""
+    """The running sums (acc [h, d], top [h], total [h]) with partial results [n, h, d], lse [n, h], taken in."""
     new_top = tl.maximum(top, tl.max(lse, 0))
     base = tl.where(new_top == float("-inf"), 0.0, new_top)
     weight = tl.exp2(lse - base[None, :])
